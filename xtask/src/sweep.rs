@@ -139,15 +139,15 @@ fn sweep(options: &Options) -> Result<()> {
     }
     let bounds = tally.bounds.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} commands held against a bound, {} took longer: {} because the drive or the host was slower than R and L_h say, {} \
-         because guaranteed tenants had more in flight than the bound counts, {} because best effort overdrew its cap by \
-         more, {} because best effort of more than an interval ago was still there",
+        "{} commands held against a bound, {} took longer: {} because the drive or the host was slower than R and L_h \
+         say, {} because guaranteed tenants had more in flight than the bound counts, {} because best effort overdrew \
+         its cap by more, {} because best effort of more than an interval ago was still there",
         bounds.held, bounds.over, bounds.slow_drive, bounds.more_load, bounds.overdrawn, bounds.left_over
     );
     let disks = tally.disks.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} disks made, {} made larger, {} of either refused for want of room, {} deleted, {} MiB of those wiped, {} MiB had by \
-         others then, {} commands more at the drive than the guests' own",
+        "{} disks made, {} made larger, {} of either refused for want of room, {} deleted, {} MiB of those wiped, {} \
+         MiB had by others then, {} commands more at the drive than the guests' own",
         disks.created,
         disks.grown,
         disks.refused,

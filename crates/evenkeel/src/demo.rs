@@ -42,7 +42,8 @@ pub struct Args {
     seconds: u64,
 
     /// The promise to the guaranteed tenant, microseconds at the 99th percentile.
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(20..=100_000))]
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(20..=100_000))]
     target_us: u64,
 }
 
@@ -84,8 +85,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if !args.json {
         println!(
-            "A modelled Intel Optane P5800X that keeps no data. \"{DB}\" was promised {} µs at the 99th percentile; it reads\n\
-             4 KiB at a time. Its three neighbours each keep 128 random writes of 16 KiB in flight.\n",
+            "A modelled Intel Optane P5800X that keeps no data. \"{DB}\" was promised {} µs at the 99th percentile;\n\
+             it reads 4 KiB at a time. Its three neighbours each keep 128 random writes of 16 KiB in flight.\n",
             args.target_us
         );
     }
@@ -189,7 +190,8 @@ fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
     // The plan says beforehand which of the phases break the promise; here that is to be seen.
     let mut text = format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
+         profile = \"p5800x\"\nsize = \"4GiB\"\n\
          memory_backed = false\n\
          [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
          [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n"

@@ -20,7 +20,8 @@ pub struct Args {
     tenant: String,
 
     /// For how long, in seconds; a day at most
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=MAX_TRACE_S as i64))]
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_TRACE_S as i64))]
     seconds: u32,
 
     /// The file, which must not be there

@@ -49,9 +49,9 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     let server = Server::serve(&evenkeel(), &in_memory)?;
     figures.extend(change(&server, "new")?.figures(&format!("among {TENANTS} tenants on four drives in memory"))?);
     notes.push(format!(
-        "four drives are files of 16 GiB, made at the start, with {} tenants each, of which {} are attached; a change is \
-         durable on the disk of the temporary directory when it is answered, where something else may be writing; of \
-         drives in memory nothing is written down, and nobody is attached to them",
+        "four drives are files of 16 GiB, made at the start, with {} tenants each, of which {} are attached; a change \
+         is durable on the disk of the temporary directory when it is answered, where something else may be writing; \
+         of drives in memory nothing is written down, and nobody is attached to them",
         TENANTS / DRIVES,
         ATTACHED / DRIVES,
     ));

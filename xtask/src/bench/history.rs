@@ -57,8 +57,8 @@ pub fn tracing(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         lost.push(100.0 * (1.0 - traced.iops / plain.iops));
     }
     notes.push(
-        "the thread that makes text of a trace, the API's and the command that writes it have no CPU of their own here: \
-         what they take, the poller or the client lacks"
+        "the thread that makes text of a trace, the API's and the command that writes it have no CPU of their own \
+         here: what they take, the poller or the client lacks"
             .to_owned(),
     );
     let name = format!("throughput that tracing costs the tenant, modelled drive, QD {DEPTH}");
@@ -120,7 +120,8 @@ fn replayed_us(trace: &Path, seconds: u64) -> Result<f64> {
     let scenario = trace.with_file_name("scenario.toml");
     let duration = seconds + 3;
     let text = format!(
-        "policies = [\"passthrough\"]\n[drive]\nprofile = \"p3520\"\n[run]\nwarmup = \"0s\"\nduration = \"{duration}s\"\n\
+        "policies = [\"passthrough\"]\n[drive]\nprofile = \"p3520\"\n[run]\nwarmup = \"0s\"\n\
+         duration = \"{duration}s\"\n\
          [[tenant]]\nname = \"a\"\nsize = \"2GiB\"\n\
          [tenant.workload]\nkind = \"trace\"\npath = {trace:?}\nformat = \"evenkeel\"\nloop = false\n"
     );

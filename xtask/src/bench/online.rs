@@ -188,9 +188,10 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     let goal = Some(Goal::AtMost(ITERATION_GOAL_US));
     figures.push(single("the poller's longest iteration, one reads at QD1: more beside changes", more_us, "µs", goal));
     notes.push(
-        "an iteration is measured by its poller, without the time in which others had its CPU (what the hypervisor took \
-         counts); 0 says that none took 50 µs. Each 10 ms one goes through all tenants, whatever changes. A read at QD1 also waits for the CPU of its client and of the poller: the API, the owner and the \
-         clients' threads have none of their own here"
+        "an iteration is measured by its poller, without the time in which others had its CPU (what the hypervisor \
+         took counts); 0 says that none took 50 µs. Each 10 ms one goes through all tenants, whatever changes. A read \
+         at QD1 also waits for the CPU of its client and of the poller: the API, the owner and the clients' threads \
+         have none of their own here"
             .to_owned(),
     );
     Ok(figures)
@@ -300,7 +301,8 @@ pub(super) fn change(server: &Server, prefix: &str) -> Result<Changed> {
 /// What the wiper asks for, in a plan's words.
 const WIPER: &str = "[[tenant]]\nname = \"wiper\"\nsize = \"4MiB\"\n\
                      [tenant.demand]\nrw = \"write\"\nbs = \"128k\"\niodepth = 4\n";
-const PROMISED: &str = "[[tenant]]\nname = \"db\"\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"200us\"\n\
+const PROMISED: &str = "[[tenant]]\nname = \"db\"\nsize = \"1GiB\"\nclass = \"guaranteed\"\n\
+                        latency_target = \"200us\"\n\
                         [tenant.demand]\nrw = \"randread\"\nbs = \"4k\"\niodepth = 1\n";
 const MODEL: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64GiB\"\nmemory_backed = false\n\
                      [policy]\nname = \"lpns\"\n[pollers]\nlayout = \"shared\"\ncpus = [0]\n";

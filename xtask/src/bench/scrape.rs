@@ -63,8 +63,8 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     }
     notes.push(
         "each of the 1,000 tenants has read something, so that each has a histogram; the scraper, the metrics' thread, \
-         the poller and the client that reads share two CPUs; spans without and with a scrape take turns, and the client \
-         reads from before each until after it, so that the poller neither falls asleep nor wakes in one"
+         the poller and the client that reads share two CPUs; spans without and with a scrape take turns, and the \
+         client reads from before each until after it, so that the poller neither falls asleep nor wakes in one"
             .to_owned(),
     );
     let at_most = |goal| Some(Goal::AtMost(goal));

@@ -37,9 +37,10 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
     }
     notes.push(format!(
         "beside SPDK's targets: {}; 4 KiB random reads by spdk_nvme_perf and by bdevperf (virtio-blk, two queues, of \
-         which one works), whose own memory is in pages of 2 MiB; SPDK's null bdev beside our drive null, and its malloc \
-         bdev beside our drive memory, {DISK_MIB} MiB that were written before and are read before each run; our drive's pages have 4 KiB, SPDK's \
-         either (--no-huge) or 2 MiB, and only the former is held to a goal; ours is under passthrough, adaptive",
+         which one works), whose own memory is in pages of 2 MiB; SPDK's null bdev beside our drive null, and its \
+         malloc bdev beside our drive memory, {DISK_MIB} MiB that were written before and are read before each run; \
+         our drive's pages have 4 KiB, SPDK's either (--no-huge) or 2 MiB, and only the former is held to a goal; ours \
+         is under passthrough, adaptive",
         spdk::version(&tree)?
     ));
     notes.push(
@@ -234,8 +235,8 @@ pub fn idle(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
         figures.push(Figure::of(name("SPDK's / evenkeeld's"), ratios, "×", None)?);
     }
     notes.push(format!(
-        "beside idle clients: mean latencies that spdk_nvme_perf tells; each of the others has evenkeel's own driver and {} \
-         queues, at the same poller or reactor",
+        "beside idle clients: mean latencies that spdk_nvme_perf tells; each of the others has evenkeel's own driver \
+         and {} queues, at the same poller or reactor",
         QUEUES.len()
     ));
     Ok(figures)

@@ -45,7 +45,8 @@ impl StorageDaemon {
         let dir = new_directory()?;
         let socket = dir.join("vhost.sock");
         let export = format!(
-            "vhost-user-blk,id=export,node-name=drive,writable=on,num-queues=2,iothread=thread,addr.type=unix,addr.path={}",
+            "vhost-user-blk,id=export,node-name=drive,writable=on,num-queues=2,iothread=thread,addr.type=unix,\
+             addr.path={}",
             socket.display()
         );
         let program = program().context("there is no qemu-storage-daemon")?;

@@ -80,8 +80,8 @@ fn sides(notes: &mut Vec<String>) -> Result<Vec<Side>> {
     };
     notes.push(format!("the peer is {version}; its export has an I/O thread, whose adaptive polling is on"));
     notes.push(
-        "null and null-co touch no data; null-co that fills with zeros writes each 4 KiB, memory reads them from 512 MiB \
-         and writes them; the file in memory is tmpfs, through io_uring with O_DIRECT"
+        "null and null-co touch no data; null-co that fills with zeros writes each 4 KiB, memory reads them from 512 \
+         MiB and writes them; the file in memory is tmpfs, through io_uring with O_DIRECT"
             .into(),
     );
     sides.push(Side::theirs(THEIR_NULL, &null_co("off"))?);

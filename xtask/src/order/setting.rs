@@ -150,8 +150,9 @@ pub fn in_words(drive: &str, machine: Machine) -> String {
         "one poller for all tenants, because this machine has fewer than four CPUs"
     };
     format!(
-        "{GUARANTEED}: 4 KiB random reads, one at a time, promised {TARGET}; beside it {} tenants with {NOISY_DEPTH} random \
-         reads and writes of {} KiB in flight each ({NOISY_CAP} IOPS each under caps); model of a {drive}; {pollers}",
+        "{GUARANTEED}: 4 KiB random reads, one at a time, promised {TARGET}; beside it {} tenants with {NOISY_DEPTH} \
+         random reads and writes of {} KiB in flight each ({NOISY_CAP} IOPS each under caps); model of a {drive}; \
+         {pollers}",
         NOISY.len(),
         NOISY_BLOCK_BYTES >> 10
     )

@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_total_is_read_and_nothing_is_none() {
-        let perf = "from core  1: 1457596.36  5693.74  88.17  9.20  20119.32\nTotal    : 1457596.36  5693.74  88.17  9.20  1\n";
+        let perf = "from core  1: 1457596.36  5693.74  88.17  9.20  20119.32\n\
+                    Total    : 1457596.36  5693.74  88.17  9.20  1\n";
         assert_eq!(parse(perf, 2), Some(Run { iops: 1_457_596.36, mean_us: 88.17 }));
         let bdevperf =
             " Total                       :            4652279.82   18172.97       0.00     0.00      27.46  15.16\n";

@@ -9,7 +9,8 @@ use guest_memory::MapError;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Nothing is at the socket path.
-    #[error("no socket at {}: is the daemon running, and is this the tenant's directory or its `cntrl` socket?", .path.display())]
+    #[error("no socket at {}: is the daemon running, and is this the tenant's directory or its `cntrl` \
+             socket?", .path.display())]
     NoSocket {
         /// Where it was looked for.
         path: PathBuf,
@@ -27,7 +28,8 @@ pub enum Error {
         path: PathBuf,
     },
     /// The peer ended the connection during the handshake, or spoke something else.
-    #[error("{} refused the vfio-user handshake ({reason}): is another client attached to this tenant?", .path.display())]
+    #[error("{} refused the vfio-user handshake ({reason}): is another client attached to this \
+             tenant?", .path.display())]
     Handshake {
         /// The socket.
         path: PathBuf,

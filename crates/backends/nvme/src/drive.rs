@@ -328,8 +328,8 @@ mod tests {
     fn what_is_told_of_too_few_queues_can_be_done() {
         let told = |granted: u16| StartError::FewQueues { wanted: 2, left: 1, granted }.to_string();
         assert!([1, 2].into_iter().all(|granted| told(granted).contains("backend = \"block\"")));
-        let many = "2 more I/O queues are wanted, and 1 of the drive's 9 are left: write queues = 8 or less, and have 4 \
-                    pollers at most";
+        let many = "2 more I/O queues are wanted, and 1 of the drive's 9 are left: write queues = 8 or less, and have \
+                    4 pollers at most";
         assert_eq!(told(9), many);
     }
 }

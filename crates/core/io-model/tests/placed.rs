@@ -154,9 +154,9 @@ impl World {
             Fetch::Handled => {
                 let end = whole.tenant_offset_bytes + whole.len_bytes;
                 assert!(end > self.blocks[usize::from(whole.disk)].len() as u64 * BLOCK_BYTES);
-                return assert!(
-                    matches!(self.placed.ended.last(), Some((of, Err(DeviceError::OutOfRange), _)) if *of as usize == id)
-                );
+                let ended = self.placed.ended.last();
+                let is_its = |of: u32| of as usize == id;
+                return assert!(matches!(ended, Some((of, Err(DeviceError::OutOfRange), _)) if is_its(*of)));
             }
             Fetch::Empty => panic!("{whole:?} was not fetched"),
         };

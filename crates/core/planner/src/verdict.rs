@@ -209,8 +209,8 @@ impl<'a> Findings<'a> {
             }
             (_, None) => match tenant.most_iops() {
                 Some(most) if own.iops >= most => format!(
-                    "{many} commands take up to {took}, within {within}, from when its own limits of {most:.0} per second \
-                     let them through: it asks for more, and those that wait for them are late"
+                    "{many} commands take up to {took}, within {within}, from when its own limits of {most:.0} per \
+                     second let them through: it asks for more, and those that wait for them are late"
                 ),
                 _ => {
                     format!("{many} commands take up to {took}, within {within}; no limit can be given for the slowest")

@@ -11,7 +11,9 @@ pub enum FigureKind {
 
 /// A list of figures, each with its name as metrics have it (with its unit, without a prefix), and what it says.
 macro_rules! figures {
-    ($(#[$doc:meta])* $list:ident { $($(#[$of_one:meta])* $figure:ident = $name:literal, $kind:ident, $help:literal;)* }) => {
+    ($(#[$doc:meta])* $list:ident {
+        $($(#[$of_one:meta])* $figure:ident = $name:literal, $kind:ident, $help:literal;)*
+    }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $list {
@@ -61,8 +63,8 @@ figures! {
         D2fqRatio = "d2fq_speed_ratio", Gauge,
             "R of d2fq: how much faster than its low class the drive is to serve its high one";
         Window = "policy_window_commands", Gauge,
-            "Commands that fair, k2, mqfq, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and drr; \
-             where several pollers part that, this one's part. \
+            "Commands that fair, k2, mqfq, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and \
+             drr; where several pollers part that, this one's part. \
              Of best-effort tenants alone, and of 4 KiB, under evenkeel";
     }
 }

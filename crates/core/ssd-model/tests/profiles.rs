@@ -201,7 +201,11 @@ fn mutated() -> impl Strategy<Value = String> {
 
 proptest! {
     // The same cases at every run.
-    #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(7),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_text_is_a_profile_or_an_error(text in "\\PC{0,200}|[a-z=\\[\\]\"'. \\n0-9{}#\\\\é]{0,200}") {

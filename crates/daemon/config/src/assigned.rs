@@ -87,8 +87,8 @@ impl AssignedDrive {
     pub fn describe(&self) -> String {
         let Self { name, address } = self;
         format!(
-            "Drive {name:?}, {address}, is a VM's as a whole. Its commands do not pass through the daemon: nothing can be \
-             promised, limited or shared there."
+            "Drive {name:?}, {address}, is a VM's as a whole. Its commands do not pass through the daemon: nothing can \
+             be promised, limited or shared there."
         )
     }
 

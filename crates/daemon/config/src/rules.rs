@@ -277,8 +277,8 @@ fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
     let (Some(device), Some(Settings::D2fq(_))) = (&draft.device, &draft.policy) else { return };
     if !matches!(device.backend, Backend::Model { .. } | Backend::Nvme { .. }) {
         let what = format!(
-            "d2fq needs a drive with weighted round robin, and {:?} gives none: the drive model has it, and NVMe drives \
-             may",
+            "d2fq needs a drive with weighted round robin, and {:?} gives none: the drive model has it, and NVMe \
+             drives may",
             device.backend.name()
         );
         let remedy = "write backend = \"nvme\" or \"model\", or share by weights with name = \"mqfq\"";

@@ -197,7 +197,8 @@ pub(crate) fn refuse_above_limits(
     }
     let [least, most] = [least, most].map(|iops| Rate(iops as u64));
     let what = format!(
-        "at least {floor} is {least} commands a second as [tenant.demand] has them, and its limits ({limits}) let through {most}"
+        "at least {floor} is {least} commands a second as [tenant.demand] has them, and its limits ({limits}) let \
+         through {most}"
     );
     let span = FLOORS.iter().find_map(|key| section.entry(key)).map(|(_, value)| value.span());
     sink.maybe_at(span.as_ref(), what, "write a lower min_iops or min_bandwidth, or a higher limit");

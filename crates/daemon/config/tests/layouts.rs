@@ -112,14 +112,14 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("a", 4, ""), ("b", 8, "")]),
             63,
-            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; give the drive its old size back; if it was shrunk on \
-             purpose behind the last tenant, write the new size_bytes into the layout file",
+            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; give the drive its old size back; if it was \
+             shrunk on purpose behind the last tenant, write the new size_bytes into the layout file",
         ),
         (
             config(&[("c", 4, "offset = \"2MiB\"")]),
             64,
-            "ek.toml:7:10: the range of tenant \"c\" is taken: tenant \"a\" has 4MiB at 0; choose another offset, or remove \
-             it to have a place chosen",
+            "ek.toml:7:10: the range of tenant \"c\" is taken: tenant \"a\" has 4MiB at 0; choose another offset, or \
+             remove it to have a place chosen",
         ),
         (
             config(&[("c", 4, "offset = \"61MiB\"")]),
@@ -130,8 +130,8 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("c", 53, "")]),
             64,
-            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: at most 52MiB could be had; make it smaller, or the device \
-             larger, or free what 2 tenants that are not configured hold (12MiB) by `evenkeel disk delete`",
+            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: at most 52MiB could be had; make it smaller, or the \
+             device larger, or free what 2 tenants that are not configured hold (12MiB) by `evenkeel disk delete`",
         ),
     ];
     for (config, mib, message) in cases {

@@ -52,15 +52,15 @@ fn the_summary_says_what_will_run() {
     assert_eq!(json["layout_file"], serde_json::Value::Null);
     let shown = summary.to_string();
     assert!(shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   evenkeel\n"), "{shown}");
-    let rest = shown.split_once("\nthreads  ").map_or("", |(_, rest)| rest);
+    let rest = shown.split_once("\nthreads  ").map_or("", |(_, rest)| rest).replace("/tmp/evenkeel-summary/", "");
     let expected = "4 to move commands: 2 adaptive, 2 event\n\
         poller 0 db: adaptive\n\
         poller 1 batch: adaptive\n\
         pollers 2 to 3 web (a queue each): event\n\
         \n\
         tenant  class        promise    size     at  front end                  threads    mode      socket\n\
-        db      guaranteed   50us      16MiB      0  vfio-user                  shared     adaptive  /tmp/evenkeel-summary/db/cntrl\n\
-        batch   best-effort  weight 2  16MiB  16MiB  vfio-user                  shared     adaptive  /tmp/evenkeel-summary/batch/cntrl\n\
-        web     guaranteed   100us     16MiB  32MiB  vhost-user-blk, read-only  per-queue  event     /tmp/evenkeel-summary/web/vhost.sock\n";
+        db      guaranteed   50us      16MiB      0  vfio-user                  shared     adaptive  db/cntrl\n\
+        batch   best-effort  weight 2  16MiB  16MiB  vfio-user                  shared     adaptive  batch/cntrl\n\
+        web     guaranteed   100us     16MiB  32MiB  vhost-user-blk, read-only  per-queue  event     web/vhost.sock\n";
     assert!(rest.starts_with(expected), "{shown}");
 }

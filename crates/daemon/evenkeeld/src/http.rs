@@ -279,8 +279,8 @@ fn is_utf8(path: &str) -> bool {
     String::from_utf8(bytes).is_ok()
 }
 
-const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
-                               names";
+const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's \
+                               configuration names";
 const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
                           configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";

@@ -69,8 +69,8 @@ impl OpenedPort {
         let listener = match TcpListener::bind(address) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let line = format!(
-                    "can't listen on {address}, another process does: there are no metrics and no page by TCP until the \
-                     next start; end that process, or write another port as `listen` under [api]"
+                    "can't listen on {address}, another process does: there are no metrics and no page by TCP until \
+                     the next start; end that process, or write another port as `listen` under [api]"
                 );
                 sink(Level::Warn.of_daemon(), &line);
                 return Ok(None);

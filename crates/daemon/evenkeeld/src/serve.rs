@@ -303,7 +303,8 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
         writeln!(
             out,
-            "don't migrate such a VM: QEMU does it without a word to us, and the disk's state is lost; this blocks it:\n  {}",
+            "don't migrate such a VM: QEMU does it without a word to us, and the disk's state is lost; this \
+             blocks it:\n  {}",
             NO_MIGRATION.join(" ")
         )?;
     }

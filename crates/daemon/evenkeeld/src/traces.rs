@@ -274,8 +274,11 @@ struct Gone;
 fn head(name: &str, recorded: &Recorded) -> Vec<u8> {
     let Recorded { drive, policy, .. } = recorded;
     let now = unix_ms();
-    format!("# evenkeel trace, version 1\n# tenant {name}, drive {drive}, policy {policy}, from {now} ms since 1970\n{COLUMNS}\n")
-        .into_bytes()
+    format!(
+        "# evenkeel trace, version 1\n# tenant {name}, drive {drive}, policy {policy}, from {now} ms since 1970\n\
+         {COLUMNS}\n"
+    )
+    .into_bytes()
 }
 
 /// Blocks of this size are what a trace counts in.

@@ -43,7 +43,8 @@ fn configuration(dir: &Path, policy: &str) -> String {
     };
     let others: String = (0..OTHERS).map(other).collect();
     format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\nsize = \"64MiB\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
+         size = \"64MiB\"\n\
          [pollers]\nidle_after = \"1ms\"\n\
          [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n{others}"
     )

@@ -30,8 +30,8 @@ pub fn load(named: &config::Profile, unusable: impl FnOnce(&str) -> ConfigErrors
 /// What `lpns` takes a drive for that nobody chose figures for, in words.
 pub fn assumed(drive: &str, lpns: &LpnsConfig) -> String {
     format!(
-        "lpns takes {drive} for a drive of {:.0} commands/s (R), {} µs (L_h) and omega {:.0}: from its profile, but for \
-         what [policy] says",
+        "lpns takes {drive} for a drive of {:.0} commands/s (R), {} µs (L_h) and omega {:.0}: from its profile, but \
+         for what [policy] says",
         lpns.r_iops,
         lpns.l_h.as_micros_f64(),
         lpns.omega

@@ -130,11 +130,14 @@ mod tests {
     #[test]
     fn what_is_declared_is_asked_and_the_rest_assumed() {
         let text = "[device]\nbackend = \"model\"\nsize = \"1GiB\"\n[policy]\nname = \"wrr\"\n\
-                    [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\npriority = \"high\"\n\
+                    [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\n\
+                    priority = \"high\"\n\
                     [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\npriority = \"client\"\nqueues = 2\n\
-                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbssplit = \"4k/75:64k/25\"\niodepth = 8\nnumjobs = 4\n\
+                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbssplit = \"4k/75:64k/25\"\niodepth = 8\n\
+                    numjobs = 4\n\
                     [[tenant]]\nname = \"log\"\nsize = \"4MiB\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
-                    [[tenant]]\nname = \"bulk\"\nsize = \"4MiB\"\nw_bandwidth = \"5MiB/s\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
+                    [[tenant]]\nname = \"bulk\"\nsize = \"4MiB\"\nw_bandwidth = \"5MiB/s\"\n[tenant.demand]\n\
+                    rw = \"write\"\nrate_iops = \"2k\"\n\
                     [[tenant]]\nname = \"any\"\nsize = \"4MiB\"\n";
         let config = Config::parse(Path::new("ek.toml"), text).expect("good");
         let profile = Profile::by_name("p5800x").expect("built in");

@@ -50,8 +50,8 @@ pub fn floor(floor: &FloorForecast, tenant: &Tenant) -> String {
         FloorObstacle::Others => {
             let percent = (floor.got_iops / floor.asked_iops * 100.0).floor();
             format!(
-                "of {asked} it would get {got} beside what others were promised: of floors that don't fit together each \
-                 tenant gets the same part, here {percent:.0} %"
+                "of {asked} it would get {got} beside what others were promised: of floors that don't fit together \
+                 each tenant gets the same part, here {percent:.0} %"
             )
         }
     }

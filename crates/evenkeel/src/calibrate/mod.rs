@@ -192,7 +192,8 @@ impl Job<'_> {
             None => "Only read: what it says about writes is assumed.".to_owned(),
         };
         fitted.profile.to_toml(&format!(
-            "Measured by evenkeel calibrate {} in {:.0} s: {}.\n{writes}\n\nIn [basis]: [M] measured, [F] assumed. Times are \
+            "Measured by evenkeel calibrate {} in {:.0} s: {}.\n{writes}\n\n\
+             In [basis]: [M] measured, [F] assumed. Times are \
              the back end's, without the measuring loop's own.",
             env!("CARGO_PKG_VERSION"),
             took.as_secs_f64(),

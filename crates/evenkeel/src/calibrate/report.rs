@@ -116,15 +116,16 @@ impl fmt::Display for Report<'_> {
         if self.cpu_lost_part > DISTURBED {
             writeln!(
                 f,
-                "The measuring loop had no CPU for {} of the time: loads look slower than the drive is. Measure again on an \
-                 idle machine.",
+                "The measuring loop had no CPU for {} of the time: loads look slower than the drive is. Measure again \
+                 on an idle machine.",
                 percent(self.cpu_lost_part)
             )?;
         }
         if iops_off_median > POOR || mean_off_median > POOR {
             writeln!(
                 f,
-                "That is poor: this drive is of a kind that a profile can't describe, or was disturbed. Don't plan with it."
+                "That is poor: this drive is of a kind that a profile can't describe, or was disturbed. Don't plan \
+                 with it."
             )?;
         }
         writeln!(f, "Took {:.0} s. The profile is {}: name it in [device] profile.", self.seconds, self.profile)

@@ -88,14 +88,15 @@ mod tests {
             422,
             "invalid",
             "`doorbells` in tenant \"weight\" does not apply: it has latency_target 20us; tenant \"max_maps\" has none",
-            "write latency_target = \"8.6us\" or more, or frontend = \"vfio-user\"; or weight = 3, overcommit = true or \
-             read_only = false; the size and the weight stay: see `evenkeel disk set`, run/socket_user",
+            "write latency_target = \"8.6us\" or more, or frontend = \"vfio-user\"; or weight = 3, overcommit = true \
+             or read_only = false; the size and the weight stay: see `evenkeel disk set`, run/socket_user",
         );
         let refused = in_options::<()>(Err(Error::new(problem))).expect_err("a refusal");
         let problem = refused.downcast_ref::<Problem>().expect("of the daemon");
         assert_eq!(
             problem.title,
-            "`--doorbells` in tenant \"weight\" does not apply: it has --latency-target 20us; tenant \"max_maps\" has none"
+            "`--doorbells` in tenant \"weight\" does not apply: it has --latency-target 20us; tenant \"max_maps\" has \
+             none"
         );
         assert_eq!(
             problem.remedy,

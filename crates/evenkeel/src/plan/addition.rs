@@ -82,7 +82,8 @@ pub fn load(
 
 fn went_elsewhere(tenant: &Tenant, on: &str, asked: &str) -> String {
     format!(
-        "tenant {:?} went to drive {on:?}, and is no part of this plan; say drive={asked} in its --add to plan for it here",
+        "tenant {:?} went to drive {on:?}, and is no part of this plan; say drive={asked} in its --add to plan for it \
+         here",
         tenant.name
     )
 }
@@ -232,7 +233,8 @@ mod tests {
     #[test]
     fn an_inline_tenant_is_a_section() {
         let spec = "name=7,class=guaranteed,latency_target=200us,bs=4k,iodepth=08,rw=randread,overcommit=true";
-        let expected = "[[tenant]]\nname = \"7\"\nclass = \"guaranteed\"\nlatency_target = \"200us\"\novercommit = true\n\
+        let expected = "[[tenant]]\nname = \"7\"\nclass = \"guaranteed\"\nlatency_target = \"200us\"\n\
+                        overcommit = true\n\
                         size = 4096\n[tenant.demand]\nbs = \"4k\"\niodepth = 8\nrw = \"randread\"\n";
         assert_eq!(inline(spec).expect("good"), expected);
         assert_eq!(inline("name=a,size=1GiB").expect("good"), "[[tenant]]\nname = \"a\"\nsize = \"1GiB\"\n");

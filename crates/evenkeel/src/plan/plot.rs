@@ -38,9 +38,10 @@ pub fn write(path: &Path, planner: &Planner<'_>, choices: &[Choice]) -> Result<(
 /// The page: for each policy p99 and mean of the guaranteed tenants, with their targets as lines across.
 pub fn draw(planner: &Planner<'_>, choices: &[Choice]) -> String {
     let mut content = String::from(
-        "<h1>Latency against load</h1>\n<p>What the model predicts while all tenants ask for a part of what they declared, up \
-         to half as much again: of their rates, or of the commands that they keep outstanding, one at the least. Dashed \
-         lines are latency targets.</p>\n",
+        "<h1>Latency against load</h1>\n\
+         <p>What the model predicts while all tenants ask for a part of what they declared, up \
+         to half as much again: of their rates, or of the commands that they keep outstanding, one at the least. \
+         Dashed lines are latency targets.</p>\n",
     );
     for choice in choices {
         let named = if choice.configured { " (as configured)" } else { "" };

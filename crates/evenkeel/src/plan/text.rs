@@ -42,10 +42,10 @@ pub fn show(report: &Report) -> String {
 }
 
 const LEGEND: &str = "\n\
-    Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of 100 commands\n\
-    don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the p99, or for another\n\
-    percentile. It holds for certain where the bound is within it, is expected to where only the percentile is, and is\n\
-    NOT KEPT where that is above.\n";
+    Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of\n\
+    100 commands don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the\n\
+    p99, or for another percentile. It holds for certain where the bound is within it, is expected to where only\n\
+    the percentile is, and is NOT KEPT where that is above.\n";
 
 fn drive(drive: &Drive) -> String {
     let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };

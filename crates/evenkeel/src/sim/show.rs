@@ -18,7 +18,8 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
         text += &comparison(scenario, outcome.runs);
         text += "\n";
     }
-    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; bound: what the policy\n\
+    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; \
+             bound: what the policy\n\
              vouches for, with the drive; over: I/Os that took longer; kept: as many I/Os within the promise as it is\n\
              for, 99 % where it says no other percentage, and no I/O failed";
     if names_percentile(outcome.runs) {

@@ -35,7 +35,8 @@ fn report(output: &Output) -> Value {
 #[test]
 fn a_model_is_measured_and_its_profile_is_accepted() {
     let home = Home::new();
-    let device = "[device]\nbackend = \"model\"\nsize = \"64MiB\"\nprofile = \"PROFILE\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n";
+    let device = "[device]\nbackend = \"model\"\nsize = \"64MiB\"\nprofile = \"PROFILE\"\n[[tenant]]\nname = \"a\"\n\
+                  size = \"4MiB\"\n";
     let config = home.configure(&device.replace("PROFILE", "p5800x"));
     let profile = home.path("mine.toml");
     let output = calibrate(&[text(&config), "--quick", "--json", "--output", text(&profile)]);
@@ -99,7 +100,8 @@ fn what_it_can_not_or_should_not_do_is_refused_before_anything_happens() {
     let there = home.path("there.toml");
     let nowhere = home.path("nowhere/out.toml");
     let claimed = home.configure(
-        "[device]\nbackend = \"nvme\"\naddress = \"0000:1f:1f.7\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\noffset = \"0\"\n",
+        "[device]\nbackend = \"nvme\"\naddress = \"0000:1f:1f.7\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n\
+         offset = \"0\"\n",
     );
     let before = home.listing();
     let cases: &[(&[&str], &str, &str)] = &[
@@ -140,7 +142,8 @@ fn a_drive_that_a_daemon_serves_is_refused() {
     let home = Home::new();
     image(&home, 32);
     home.configure(
-        "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\noffset = \"0\"\n",
+        "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n\
+         offset = \"0\"\n",
     );
     let daemon = home.serve();
     let output = calibrate(&["--path", text(&home.path("drive.img")), "--output", text(&home.path("out.toml"))]);
@@ -154,7 +157,8 @@ fn a_drive_that_a_daemon_serves_is_refused() {
 fn interrupted_it_goes_on_with_the_same_settings_only() {
     let home = Home::new();
     let config = home.configure(
-        "[device]\nbackend = \"model\"\nsize = \"64MiB\"\nprofile = \"pm1735\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n",
+        "[device]\nbackend = \"model\"\nsize = \"64MiB\"\nprofile = \"pm1735\"\n[[tenant]]\nname = \"a\"\n\
+         size = \"4MiB\"\n",
     );
     let (profile, state) = (home.path("mine.toml"), home.path("mine.toml.state"));
     let arguments = ["calibrate", text(&config), "--quick", "--json", "--output", text(&profile)];

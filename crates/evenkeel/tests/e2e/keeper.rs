@@ -275,7 +275,8 @@ fn an_upgrade_goes_well_or_changes_nothing() {
     let pid = daemon.id();
     let next = home.path("next.log");
     let restart = format!(
-        "kill -TERM {pid}; until grep -q ') Z ' /proc/{pid}/stat; do sleep 0.01; done; {} serve {} >{} 2>&1 & echo $! >{}",
+        "kill -TERM {pid}; until grep -q ') Z ' /proc/{pid}/stat; do sleep 0.01; done; {} serve {} >{} 2>&1 & echo $! \
+         >{}",
         evenkeel().get_program().to_str().unwrap(),
         home.config().display(),
         next.display(),

@@ -162,7 +162,8 @@ fn policies() -> String {
         // It takes a drive with weighted round robin.
         let backend = if name == "d2fq" { "model" } else { "memory" };
         format!(
-            "[[drive]]\nname = \"{name}\"\nbackend = \"{backend}\"\nsize = \"8MiB\"\nqueues = 8\npolicy = {{ name = \"{name}\" }}\n\
+            "[[drive]]\nname = \"{name}\"\nbackend = \"{backend}\"\nsize = \"8MiB\"\nqueues = 8\n\
+             policy = {{ name = \"{name}\" }}\n\
              [[tenant]]\nname = \"on-{name}\"\ndrive = \"{name}\"\nsize = \"4MiB\"\nrw_iops = 100000\n"
         )
     };

@@ -373,7 +373,8 @@ fn a_file_is_applied_to_the_drives_that_are_there() {
     let changed = text
         .replace("name = \"gone\"", "weight = 7\nname = \"gone\"")
         .replace("drive = \"a\"", "drive = \"a\"\nweight = 5")
-        + "[[tenant]]\nname = \"new\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"late\"\ndrive = \"big\"\nsize = \"4MiB\"\n";
+        + "[[tenant]]\nname = \"new\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"late\"\ndrive = \"big\"\n\
+           size = \"4MiB\"\n";
     let steps = apply(&changed);
     let action = |name: &str| {
         let all = steps.as_array().unwrap();

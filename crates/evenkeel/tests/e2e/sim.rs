@@ -94,7 +94,8 @@ const FOR_MORE: &str = "policies = [\"passthrough\", \"drr\"]\n[drive]\nprofile 
                         warmup = \"20ms\"\nduration = \"100ms\"\n[[tenant]]\nname = \"db\"\nclass = \"guaranteed\"\n\
                         latency_target = \"70us\"\nlatency_percentile = 99.9\nsize = \"1GiB\"\n[tenant.workload]\n\
                         kind = \"fio\"\nrw = \"randread\"\niodepth = 1\n[[tenant]]\nname = \"noisy\"\nvcpus = 4\n\
-                        size = \"1GiB\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randrw\"\niodepth = 64\nnumjobs = 4\n";
+                        size = \"1GiB\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randrw\"\niodepth = 64\n\
+                        numjobs = 4\n";
 
 #[test]
 fn a_promise_is_judged_at_its_own_percentile() {
@@ -118,10 +119,12 @@ fn a_promise_is_judged_at_its_own_percentile() {
     assert!(text.contains("worst at promise") && !text.contains("worst p99"), "{text}");
 }
 
-const TRACE: &str = "[drive]\nprofile = \"p5800x\"\n[policy]\nname = \"lpns\"\n[run]\nwarmup = \"1ms\"\nduration = \"50ms\"\n\
+const TRACE: &str = "[drive]\nprofile = \"p5800x\"\n[policy]\nname = \"lpns\"\n[run]\nwarmup = \"1ms\"\n\
+                     duration = \"50ms\"\n\
                      [[tenant]]\nname = \"vm\"\nclass = \"guaranteed\"\nlatency_target = \"50us\"\nsize = \"1GiB\"\n\
                      [tenant.workload]\nkind = \"trace\"\npath = \"vm.csv\"\nformat = \"msr\"\n\
-                     [[tenant]]\nname = \"noisy\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randwrite\"\niodepth = 32\n";
+                     [[tenant]]\nname = \"noisy\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randwrite\"\n\
+                     iodepth = 32\n";
 
 #[test]
 fn a_trace_beside_the_scenario_is_replayed() {

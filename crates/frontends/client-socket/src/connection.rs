@@ -26,7 +26,8 @@ pub enum Closed<E> {
     #[error("the files that an earlier client brought are still not closed: whoever serves them does not answer")]
     ClosingFds,
     #[error(
-        "the descriptor gate does not answer ({0}): see whether the process evenkeeld-gate is stopped, or restart the daemon"
+        "the descriptor gate does not answer ({0}): see whether the process evenkeeld-gate is stopped, or restart the \
+         daemon"
     )]
     Gate(Errno),
     #[error("it does not read its replies")]

@@ -272,7 +272,8 @@ fn our_memory(fd: &OwnedFd, regions: u64) -> GuestMemory {
 
 fn main() {
     println!(
-        "ns of processor time per request, the driver's stores included: lowest and median of {TURNS} turns of {REQUESTS}"
+        "ns of processor time per request, the driver's stores included: lowest and median of {TURNS} turns of \
+         {REQUESTS}"
     );
     println!(
         "{:<12} {:>7} {:>5}  {:>15}  {:>15}  {:>15}  {:>15}",

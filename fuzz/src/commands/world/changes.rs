@@ -48,7 +48,8 @@ impl World {
     fn detach(&mut self, nsid: u32) {
         self.end_format(nsid, false);
         let Some(Namespace { base_bytes, room_bytes, .. }) = self.namespaces.remove(&nsid) else { return };
-        let its = |part: &Part| matches!(part, Part::Discard { offset, .. } if (base_bytes..base_bytes + room_bytes).contains(offset));
+        let place = base_bytes..base_bytes + room_bytes;
+        let its = |part: &Part| matches!(part, Part::Discard { offset, .. } if place.contains(offset));
         let streams = self.model.sqs.values_mut();
         let streams = streams.filter_map(|sq| sq.stream.take_if(|(_, parts)| parts.front().is_some_and(its)));
         for (serial, parts) in streams.collect::<Vec<_>>() {

@@ -141,7 +141,8 @@ fn row([promised, kind]: [Kind; 2], policy: &'static str, direction: &str, text:
 
 fn print(rows: &[Row]) {
     println!(
-        "\nlatencies in ms as each tenant sees them; the promise is {TARGET_MS} at the 99th percentile of what is served"
+        "\nlatencies in ms as each tenant sees them; the promise is {TARGET_MS} at the 99th percentile of what is \
+         served"
     );
     print!("{:<12}{:<12}", "promised", "tenant");
     POLICIES.iter().for_each(|policy| print!("{policy:>14}: mean{:>8}{:>8}{:>8}{:>8}", "p50", "p99", "served", "IOPS"));

@@ -118,7 +118,8 @@ fn print(rows: &[Row]) {
 
 fn configuration(dir: &Path, policy: &str) -> String {
     format!(
-        "runtime_dir = \"{dir}/run\"\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"1GiB\"\n\
+        "runtime_dir = \"{dir}/run\"\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\n\
+         size = \"1GiB\"\n\
          [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"shared\"\n\
          [[tenant]]\nname = \"{db}\"\nsize = \"512MiB\"\nclass = \"guaranteed\"\nlatency_target = \"{TARGET_US}us\"\n\
          [[tenant]]\nname = \"{batch}\"\nsize = \"512MiB\"\n",

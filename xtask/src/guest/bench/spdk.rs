@@ -100,9 +100,9 @@ fn boot(bench: &Bench, side: &str, protocol: Protocol, sockets: &[PathBuf]) -> R
 fn commands_per_cpu_second(guests: &mut [Guest], protocol: Protocol, depth: u32, pid: u32) -> Result<f64> {
     let drive = if protocol == Protocol::VfioUser { "nvme0n1" } else { "vda" };
     let fio = format!(
-        "fio --name=reads --filename=/dev/{drive} --direct=1 --ioengine=io_uring --rw=randread --bs=4k --iodepth={depth} \
-         --time_based --runtime=600 --minimal & fio=$!; while ! test -e /run/reads.stop; do sleep 0.1; done; \
-         kill -INT $fio; wait $fio; rm /run/reads.stop"
+        "fio --name=reads --filename=/dev/{drive} --direct=1 --ioengine=io_uring --rw=randread --bs=4k \
+         --iodepth={depth} --time_based --runtime=600 --minimal & fio=$!; while ! test -e /run/reads.stop; do sleep \
+         0.1; done; kill -INT $fio; wait $fio; rm /run/reads.stop"
     );
     for guest in &mut *guests {
         guest.start_job("reads", &fio, ENDLESS)?;

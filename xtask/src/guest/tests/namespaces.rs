@@ -38,7 +38,8 @@ pub fn come_grow_and_go(lab: &mut Lab) -> Result<()> {
         disk(&format!("grow {NAME} --size {size_mib}MiB"))?;
         wait_for_size(guest, size_mib)?;
         guest.run(&format!(
-            "dd if=/dev/nvme0n2 of=/tmp/new bs=1M skip={had_mib} count=8 iflag=direct && cmp -n 8388608 /tmp/new /dev/zero"
+            "dd if=/dev/nvme0n2 of=/tmp/new bs=1M skip={had_mib} count=8 iflag=direct && cmp -n 8388608 /tmp/new \
+             /dev/zero"
         ))?;
         for job in ["one", "two"] {
             ensure!(guest.job_runs(job)?, "load {job} ended before the disk had grown to {size_mib} MiB");

@@ -176,7 +176,8 @@ fn serve(guest: &mut Guest) -> Result<()> {
     let configuration = |address: &str| {
         let tenant = |name: &str, class: &str, offset_mib: u32, rest: &str| {
             format!(
-                "[[tenant]]\nname = \"{name}\"\nsize = \"32MiB\"\noffset = \"{offset_mib}MiB\"\nclass = \"{class}\"\n{rest}"
+                "[[tenant]]\nname = \"{name}\"\nsize = \"32MiB\"\noffset = \"{offset_mib}MiB\"\nclass = \"{class}\"\n\
+                 {rest}"
             )
         };
         format!(
@@ -219,7 +220,10 @@ fn serve(guest: &mut Guest) -> Result<()> {
     let told = guest.attempt_evenkeel(&format!("drive assign {ADDRESS}"))?;
     ensure!(told.code == 2 && told.text.contains("has the daemon's disks"), "{told:?}");
     // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.
-    guest.run("dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 /run/written /dev/zero")?;
+    guest.run(
+        "dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 \
+         /run/written /dev/zero",
+    )?;
     guest.run(
         "dd if=/dev/nvme0n1 bs=1M skip=96 count=32 iflag=direct of=/run/rest && cmp -n 33554432 /run/rest /dev/zero",
     )?;

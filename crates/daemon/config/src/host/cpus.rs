@@ -72,11 +72,13 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
         ),
         () if polling + adaptive > cpus => (
             format!(
-                "{} pollers keep a CPU busy while they have commands, {may_use}: one that waits for a CPU keeps no promise",
+                "{} pollers keep a CPU busy while they have commands, {may_use}: one that waits for a CPU keeps no \
+                 promise",
                 polling + adaptive
             ),
             "let the daemon have more CPUs, let tenants share pollers (layout = \"shared\" of [pollers], threads = \
-             \"shared\" of those with a thread for each queue), or write mode = \"event\" where latency does not matter",
+             \"shared\" of those with a thread for each queue), or write mode = \"event\" where latency does not \
+             matter",
         ),
         () => return None,
     };

@@ -76,8 +76,8 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
             limit.into_iter().chain(promised).collect()
         }
         Fault::Own => {
-            let what = "it asked for more than its latency bears: let it keep fewer commands outstanding, or allow it a \
-                        higher latency";
+            let what = "it asked for more than its latency bears: let it keep fewer commands outstanding, or allow it \
+                        a higher latency";
             vec![plain(what.to_owned(), None)]
         }
         Fault::Limits => {
@@ -94,8 +94,8 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
         }
         Fault::Restart => Vec::new(),
         Fault::Host => {
-            let what = "CPUs that the pollers have to themselves: [pollers] cpus in the configuration, or fewer pollers \
-                        (layout = \"shared\")";
+            let what = "CPUs that the pollers have to themselves: [pollers] cpus in the configuration, or fewer \
+                        pollers (layout = \"shared\")";
             vec![plain(what.to_owned(), None)]
         }
     }

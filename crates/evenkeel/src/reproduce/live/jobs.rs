@@ -131,7 +131,8 @@ fn sizes(job: &Job) -> String {
 
 fn configuration(dir: &Path, policy: &str, jobs: &[Job]) -> String {
     let mut text = format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\nprofile = {PROFILE:?}\nsize = \"1GiB\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\nprofile = {PROFILE:?}\n\
+         size = \"1GiB\"\n\
          [policy]\nname = {policy:?}\n[pollers]\nlayout = \"shared\"\n"
     );
     for (at, job) in jobs.iter().enumerate() {
@@ -140,7 +141,8 @@ fn configuration(dir: &Path, policy: &str, jobs: &[Job]) -> String {
         // Writing to a string can't fail.
         let _ = write!(
             text,
-            "[[tenant]]\nname = {:?}\nsize = \"256MiB\"\n{priority}[tenant.demand]\nrw = \"randread\"\nbssplit = {:?}\n{load}\n",
+            "[[tenant]]\nname = {:?}\nsize = \"256MiB\"\n{priority}[tenant.demand]\nrw = \"randread\"\n\
+             bssplit = {:?}\n{load}\n",
             name(at),
             sizes(job)
         );

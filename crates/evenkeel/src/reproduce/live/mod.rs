@@ -35,8 +35,8 @@ pub fn figures(run: &Run<'_>, show: &mut dyn FnMut(&str)) -> Result<Vec<Figure>>
 fn figure(id: &'static str, title: &'static str) -> Figure {
     let mut figure = Figure::new(Paper::Qos, id, title);
     figure.assume(format!(
-        "Drive: the {PROFILE} profile, imitated in real time by the daemon's model back end; one poller, one client thread for all \
-         jobs, attached over vfio-user, {DEPTH} reads outstanding for each greedy job."
+        "Drive: the {PROFILE} profile, imitated in real time by the daemon's model back end; one poller, one client \
+         thread for all jobs, attached over vfio-user, {DEPTH} reads outstanding for each greedy job."
     ));
     figure.assume(
         "Medians of several rounds on the machine that made this report: other work on its CPUs shows all the same.",
@@ -47,8 +47,9 @@ fn figure(id: &'static str, title: &'static str) -> Figure {
 /// Fig. 7: the planner's forecast and a daemon.
 fn model(run: &Run<'_>, show: &mut dyn FnMut(&str)) -> Result<Figure> {
     let mut figure = figure("fig7-live", "The high class as the low class gets busier: forecast and daemon");
-    figure.shows = "Three tenants that read 32 KiB at a time under drr, 4 : 2 : 1. Those of high and medium priority ask for all they can \
-                    get, the one of low priority for a growing part of its share. Hollow: `evenkeel plan`'s forecast."
+    figure.shows = "Three tenants that read 32 KiB at a time under drr, 4 : 2 : 1. Those of high and medium priority \
+                    ask for all they can get, the one of low priority for a growing part of its share. Hollow: \
+                    `evenkeel plan`'s forecast."
         .into();
     figure.goal = format!("daemon within {:.0} % of the forecast", MODEL_ERROR * 100.0);
     let job = |priority, rate_iops| Job { priority, sizes_bytes: vec![FIG7_SIZE_BYTES], rate_iops };
@@ -96,8 +97,8 @@ fn priority(class: Class) -> &'static str {
 /// Fig. 8: scenarios 1 to 5.
 fn scenarios(run: &Run<'_>, show: &mut dyn FnMut(&str)) -> Result<Figure> {
     let mut figure = figure("fig8-live", "Bandwidth ratio of two jobs, on a running daemon");
-    figure.shows = "The five pairs of jobs as two tenants of a daemon, under the policies that arbitrate between tenants by their \
-                    priority. `passthrough` takes turns, as a drive does by default."
+    figure.shows = "The five pairs of jobs as two tenants of a daemon, under the policies that arbitrate between \
+                    tenants by their priority. `passthrough` takes turns, as a drive does by default."
         .into();
     figure.goal = format!(
         "DRR within {:.0} % of the classes' ratio, the others within {:.0} % of the paper's",

@@ -10,13 +10,15 @@ impl Report {
         let quick = if self.quick { " It was cut short (`--quick`): the numbers are rough." } else { "" };
         let mut text = format!(
             "# The papers' figures, from our own code\n\n\
-             This is the short form of the report that\n\n    evenkeel reproduce all --out DIR\n\nwrites as `report.md`, beside a page with \
-             plots, every number and every assumption (`report.html`, `report.json`, `report.csv`). Seed {}; the same seed gives the \
-             same bytes.{quick}\n\nEverything runs in the simulator: the daemon's pollers and policies in virtual time, on a model of the \
-             drive. One profile per drive ([profiles](../crates/core/ssd-model/profiles/)) and one table of costs per host \
-             ([HostCosts](../crates/lab/sim/src/host.rs), how it was fitted: [0006](decisions/0006-simulated-host-costs.md), \
-             [0008](decisions/0008-vbmq-host-costs.md)) serve all figures. \
-             *Evenkeel* in a row is our corrected policy, which the paper has nothing to compare with.\n",
+             This is the short form of the report that\n\n\
+             \x20   evenkeel reproduce all --out DIR\n\n\
+             writes as `report.md`, beside a page with plots, every number and every assumption \
+             (`report.html`, `report.json`, `report.csv`). Seed {}; the same seed gives the same bytes.{quick}\n\n\
+             Everything runs in the simulator: the daemon's pollers and policies in virtual time, on a model of the \
+             drive. One profile per drive ([profiles](../crates/core/ssd-model/profiles/)) and one table of costs per \
+             host ([HostCosts](../crates/lab/sim/src/host.rs), how it was fitted: \
+             [0006](decisions/0006-simulated-host-costs.md), [0008](decisions/0008-vbmq-host-costs.md)) serve all \
+             figures. *Evenkeel* in a row is our corrected policy, which the paper has nothing to compare with.\n",
             self.seed
         );
         for paper in Paper::ALL {

@@ -184,7 +184,10 @@ mod tests {
         let json = serde_json::to_string(&row).unwrap();
         assert_eq!(
             json,
-            r#"{"paper":"lpns","figure":"","series":"LPNS","x":3.0,"metric":"mean (µs)","printed":10.0,"ours":12.0,"deviation":0.2,"verdict":"off"}"#
+            concat!(
+                r#"{"paper":"lpns","figure":"","series":"LPNS","x":3.0,"metric":"mean (µs)","#,
+                r#""printed":10.0,"ours":12.0,"deviation":0.2,"verdict":"off"}"#
+            )
         );
     }
 }

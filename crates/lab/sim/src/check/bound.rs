@@ -225,8 +225,8 @@ impl Bounds {
             return None;
         }
         Some(format!(
-            "a command took {served} with the drive, {vouched} was vouched for: it found {best_effort:.1} of best-effort \
-             work, of which {cap:.1} may go, and {guaranteed:.1} of guaranteed work, {:.1} counted",
+            "a command took {served} with the drive, {vouched} was vouched for: it found {best_effort:.1} of \
+             best-effort work, of which {cap:.1} may go, and {guaranteed:.1} of guaranteed work, {:.1} counted",
             rests_on.guaranteed_in_flight
         ))
     }

@@ -47,9 +47,9 @@ impl fmt::Display for Churn {
         let Self { policy, changes: [came, changed, left], latency, iops, steady_iops, simulated_ios, .. } = self;
         write!(
             f,
-            "{policy:11} {came} came, {changed} changed, {left} left, {simulated_ios} I/Os; the one that ran on: {} I/Os, \
-             {iops:.0}/s beside those that change and {steady_iops:.0}/s beside those that stay, mean {:.1} µs, p99 {:.1}, \
-             max {:.1}",
+            "{policy:11} {came} came, {changed} changed, {left} left, {simulated_ios} I/Os; the one that ran on: {} \
+             I/Os, {iops:.0}/s beside those that change and {steady_iops:.0}/s beside those that stay, mean {:.1} µs, \
+             p99 {:.1}, max {:.1}",
             latency.count,
             latency.mean_ns / 1e3,
             latency.p99_ns as f64 / 1e3,

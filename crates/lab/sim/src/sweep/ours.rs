@@ -139,8 +139,8 @@ impl Judged {
         if is_worse(percent, parts) {
             let ([before, after], [was, is]) = (work, parts);
             let what = format!(
-                "others got {before:.0} commands' worth, {after:.0} beside {percent} % of every target; in {PLAYS} plays \
-                 {was:.2} and {is:.2} of what each gets alone"
+                "others got {before:.0} commands' worth, {after:.0} beside {percent} % of every target; in {PLAYS} \
+                 plays {was:.2} and {is:.2} of what each gets alone"
             );
             self.violate(scenario, Rule::Monotone, None, what);
         }

@@ -62,11 +62,11 @@ impl Webuser {
          tenant below about 4,200.",
         "Three quarters of its I/Os are writes. The block traces that FIU published of its web servers are mostly \
          writes, as most reads end in the page cache above the disk; the exact share of webusers is not known here.",
-        "All its I/Os are of 4 KiB and fall evenly on the whole disk: FIU's traces are in pages of 4 KiB, and LPNS took \
-         only rates from the trace.",
-        "Its rate wanders between nothing and twice the mean over 0.2 s and 0.05 s, where the replayed trace changes over \
-         10 s and more, so that a simulation of a few seconds sees as many changes as the 2,000 s replay. How far it \
-         wanders is assumed; the throttle's losses grow with it.",
+        "All its I/Os are of 4 KiB and fall evenly on the whole disk: FIU's traces are in pages of 4 KiB, and LPNS \
+         took only rates from the trace.",
+        "Its rate wanders between nothing and twice the mean over 0.2 s and 0.05 s, where the replayed trace changes \
+         over 10 s and more, so that a simulation of a few seconds sees as many changes as the 2,000 s replay. How far \
+         it wanders is assumed; the throttle's losses grow with it.",
     ];
 
     pub(super) fn validate(&self, disk_bytes: u64) -> Result<(), WorkloadError> {

@@ -28,10 +28,10 @@ const WAYS: [(&str, Layout); 3] =
 
 const ASSUMPTIONS: [&str; 3] = [
     "Drive: the PM1725a profile; the paper names a Samsung 1725. Host: the default table of costs.",
-    "Passthrough is a queue of the drive for each of the VM's queues and nobody in between; virtio-blk is QEMU's main loop; vhost is \
-     one polling reactor.",
-    "No page cache anywhere. The paper has QEMU write through the host's, which makes virtio-blk look faster than the drive at low \
-     concurrency.",
+    "Passthrough is a queue of the drive for each of the VM's queues and nobody in between; virtio-blk is QEMU's main \
+     loop; vhost is one polling reactor.",
+    "No page cache anywhere. The paper has QEMU write through the host's, which makes virtio-blk look faster than the \
+     drive at low concurrency.",
 ];
 
 fn run(context: &Context<'_>, layout: Layout, vcpus: u16, fio: Fio) -> Result<Report, String> {
@@ -60,9 +60,9 @@ fn run(context: &Context<'_>, layout: Layout, vcpus: u16, fio: Fio) -> Result<Re
 pub fn scaling(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::Cloud, "fig6-8", "Passthrough, virtio-blk and vhost over concurrency");
     figure.shows = format!(
-        "One VM with {JOBS} vCPUs and as many jobs, as many as it took the paper to saturate its drive; the depth of each grows. The paper's curves have no numbers, its text has: virtio-blk \
-         at least {:.0} % of passthrough up to medium concurrency for one host CPU per VM, vhost close to passthrough for one \
-         per drive.",
+        "One VM with {JOBS} vCPUs and as many jobs, as many as it took the paper to saturate its drive; the depth of \
+         each grows. The paper's curves have no numbers, its text has: virtio-blk at least {:.0} % of passthrough up \
+         to medium concurrency for one host CPU per VM, vhost close to passthrough for one per drive.",
         NAMESPACE_SHARE.value * 100.0
     );
     figure.goal = "the text's two comparisons".into();
@@ -96,8 +96,8 @@ pub fn scaling(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     figure.demand("vhost ≥ 90 % of passthrough at any concurrency", vhost >= 0.9, percent(vhost));
     if !figure.is_good() {
         figure.deviation = Some(
-            "An event loop and a reactor serve as many commands per second as their cost per command allows, and no more. Cheaper commands, or \
-             the host's page cache in front of virtio-blk, would close the gap."
+            "An event loop and a reactor serve as many commands per second as their cost per command allows, and no \
+             more. Cheaper commands, or the host's page cache in front of virtio-blk, would close the gap."
                 .into(),
         );
     }
@@ -115,8 +115,8 @@ const TOLERANCE: f64 = 0.25;
 /// Table 2.
 pub fn table2(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::Cloud, "table2", "32 synchronous jobs through SPDK vhost");
-    figure.shows = "4K random I/O, one at a time from each of 32 jobs. The paper compares vhost-user-nvme, -scsi and -blk; our model of \
-                    vhost is one, and stands beside each."
+    figure.shows = "4K random I/O, one at a time from each of 32 jobs. The paper compares vhost-user-nvme, -scsi and \
+                    -blk; our model of vhost is one, and stands beside each."
         .into();
     figure.goal = format!("within {:.0} %", TOLERANCE * 100.0);
     ASSUMPTIONS[..2].iter().for_each(|text| figure.assume(*text));
@@ -136,9 +136,10 @@ pub fn table2(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     }
     if !figure.is_good() {
         figure.deviation = Some(
-            "The printed writes are half of what the drive's sheet promises and the mixed case is slower than either: the signs of a drive \
-             that collects garbage, or that programs its flash while it should read. The profile drains at the sheet's rate and \
-             reads do not wait for it. A steady-state profile of this very drive would be needed."
+            "The printed writes are half of what the drive's sheet promises and the mixed case is slower than either: \
+             the signs of a drive that collects garbage, or that programs its flash while it should read. The profile \
+             drains at the sheet's rate and reads do not wait for it. A steady-state profile of this very drive would \
+             be needed."
                 .into(),
         );
     }

@@ -29,12 +29,15 @@ fn size_name(bytes: u32) -> String {
 /// The figure.
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::FairNvme, "fig16", "Eight VMs over block sizes, P3520");
-    figure.shows = "Mean latency and worst slowdown from 512 B to 64 KiB, n4d32. The paper's figure has no numbers: latency grows \
-                    from 4K on, and below 4K it does not shrink."
+    figure.shows = "Mean latency and worst slowdown from 512 B to 64 KiB, n4d32. The paper's figure has no numbers: \
+                    latency grows from 4K on, and below 4K it does not shrink."
         .into();
     figure.goal = "latency grows with every size above 4K".into();
     figure.assumptions = assumptions(DRIVE);
-    figure.assume("The drive's profile serves less than 4 KiB in the time of 4 KiB; what a drive does to write part of a page is not modelled.");
+    figure.assume(
+        "The drive's profile serves less than 4 KiB in the time of 4 KiB; what a drive does to write part of \
+         a page is not modelled.",
+    );
     for (name, pattern, read_percent) in PATTERNS {
         let workloads = SIZES_BYTES.map(|bytes| workload(pattern, read_percent, bytes));
         let native_ns = native_means(context, DRIVE, &workloads)?;

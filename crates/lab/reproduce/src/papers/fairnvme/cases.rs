@@ -219,8 +219,8 @@ fn figure(view: &View, drive: Drive, cases: &[Case]) -> Figure {
     let mut figure = Figure::new(Paper::FairNvme, view.id, view.title);
     figure.shows = view.shows.to_owned();
     figure.goal = format!(
-        "FairNVMe at least level with each rival (within {:.0} %) in {CASES_WANTED} of 12 cases; the size of its gains beside \
-         the printed one",
+        "FairNVMe at least level with each rival (within {:.0} %) in {CASES_WANTED} of 12 cases; the size of its gains \
+         beside the printed one",
         TIE * 100.0
     );
     figure.assumptions = assumptions(drive);
@@ -253,12 +253,12 @@ fn figure(view: &View, drive: Drive, cases: &[Case]) -> Figure {
 fn deviation(drive: Drive, is_good: bool) -> String {
     let mut text = NO_CONTENTION.to_owned();
     if !is_good {
-        text += " Where a row's order is broken, Virtio most often wins by being slow: an event loop that takes its time keeps the drive's \
-                 queue short and every wait alike.";
+        text += " Where a row's order is broken, Virtio most often wins by being slow: an event loop that takes its \
+                 time keeps the drive's queue short and every wait alike.";
     }
     if drive == Drive::Pm1735 {
-        text += " On this drive FairNVMe as published is itself unfair with many reads: a tenant early in the order empties its budget \
-                 before the next one has a turn. The corrected rules repair that.";
+        text += " On this drive FairNVMe as published is itself unfair with many reads: a tenant early in the order \
+                 empties its budget before the next one has a turn. The corrected rules repair that.";
     }
     text
 }

@@ -68,8 +68,8 @@ pub fn ycsb(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
         }
     }
     figure.deviation = Some(format!(
-        "{NO_CONTENTION} Besides, six stores whose threads find most records in memory do not fill this drive. The paper raised its \
-         counts of records and operations without printing them, nor the number of threads."
+        "{NO_CONTENTION} Besides, six stores whose threads find most records in memory do not fill this drive. The \
+         paper raised its counts of records and operations without printing them, nor the number of threads."
     ));
     figure.plots.push(Plot::bars(OPERATION, "core workload"));
     figure.plots.push(Plot::bars(SLOWDOWN, "core workload"));
@@ -125,8 +125,8 @@ pub fn extreme(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     }
     if !figure.is_good() {
         figure.deviation = Some(format!(
-            "Virtio is fairest here because its event loop can't carry the flood: the writer gets a third of what the others let it have, so \
-             the drive stays free for everyone else. {NO_CONTENTION}"
+            "Virtio is fairest here because its event loop can't carry the flood: the writer gets a third of what the \
+             others let it have, so the drive stays free for everyone else. {NO_CONTENTION}"
         ));
     }
     figure.plots.push(Plot::bars(TAIL, "VM").log_y());

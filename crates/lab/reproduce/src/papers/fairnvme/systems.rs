@@ -201,19 +201,19 @@ pub fn native_means(context: &Context<'_>, drive: Drive, workloads: &[Workload])
 }
 
 /// Why gains are smaller than the printed ones, and what would have to change.
-pub const NO_CONTENTION: &str = "The printed gains are the best of all cases on a host with fewer cores (24) than vCPUs (32) and service threads, chosen by \
-     the authors to make CPUs scarce. There a thread that sleeps, as QEMU's, waits for a CPU each time it wakes; that stretches \
-     its tail, its spread and its slowdown by factors. Here nobody waits for a CPU, so systems differ only by their code and \
-     by their policy, and beyond saturation the drive's queue hides both. To get the printed sizes the simulator would have to \
-     schedule vCPUs and threads on fewer CPUs.";
+pub const NO_CONTENTION: &str = "The printed gains are the best of all cases on a host with fewer cores (24) than \
+     vCPUs (32) and service threads, chosen by the authors to make CPUs scarce. There a thread that sleeps, as QEMU's, \
+     waits for a CPU each time it wakes; that stretches its tail, its spread and its slowdown by factors. Here nobody \
+     waits for a CPU, so systems differ only by their code and by their policy, and beyond saturation the drive's \
+     queue hides both. To get the printed sizes the simulator would have to schedule vCPUs and threads on fewer CPUs.";
 
 /// What all figures of this paper rest on.
 pub fn assumptions(drive: Drive) -> Vec<String> {
     let mut all = vec![
         format!(
-            "Drive: the {} profile. Host: one table of costs for all figures of this paper, the default one but for four numbers \
-             fitted to Table 2: QEMU takes 9.4 µs per command and 22 µs to wake, vhost-scsi delays a completion \
-             by 3 µs, and the host itself takes an interrupt in 2. VMs have 4 vCPUs, 4 queues and 64 GiB.",
+            "Drive: the {} profile. Host: one table of costs for all figures of this paper, the default one but for \
+             four numbers fitted to Table 2: QEMU takes 9.4 µs per command and 22 µs to wake, vhost-scsi delays a \
+             completion by 3 µs, and the host itself takes an interrupt in 2. VMs have 4 vCPUs, 4 queues and 64 GiB.",
             drive.name()
         ),
         "Virtio is one event loop for each VM, SPDK one polling reactor for all, FairNVMe one poller for all with the \
@@ -222,8 +222,8 @@ pub fn assumptions(drive: Drive) -> Vec<String> {
         "The paper does not say which VMs LPNS guaranteed. Here the first one is, and the published throttle holds the \
          others back."
             .to_owned(),
-        "Every vCPU and every poller has a host CPU of its own. The paper's host had 24 cores for 32 vCPUs and the threads \
-         that serve them."
+        "Every vCPU and every poller has a host CPU of its own. The paper's host had 24 cores for 32 vCPUs and the \
+         threads that serve them."
             .to_owned(),
     ];
     if drive == Drive::P3520 {

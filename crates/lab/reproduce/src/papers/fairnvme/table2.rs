@@ -38,9 +38,10 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     figure.demand("FairNVMe adds no more than 10 % to the native latency", near, "see the rows");
     if !figure.is_good() {
         figure.deviation = Some(
-            "Native n4d4 reads are slower in print than under every poller, which the authors put down to polling: an interrupt path that \
-             costs 30 µs at depth 16 but nothing at depth 1 is not modelled. A sleeping QEMU takes longer to wake the longer it \
-             slept, from 22 µs after a write to 50 µs after a read; the model has one time. A second, deeper idle state would be needed."
+            "Native n4d4 reads are slower in print than under every poller, which the authors put down to polling: an \
+             interrupt path that costs 30 µs at depth 16 but nothing at depth 1 is not modelled. A sleeping QEMU takes \
+             longer to wake the longer it slept, from 22 µs after a write to 50 µs after a read; the model has one \
+             time. A second, deeper idle state would be needed."
                 .into(),
         );
     }

@@ -172,19 +172,20 @@ fn ratio(figure: &mut Figure, lpns_gb_s: f64, k2_gb_s: f64) {
 const REASONS: &[(&str, &str)] = &[
     (
         "K2 (32): mean and windows",
-        "K2's one lock explains its throughput, 270K commands a second, and how VM1's latency grows with every job that stands in \
-         line for it: 8 µs with each VM. A slightly longer hold crosses 50 µs one VM earlier. The cap of 32, 16 or 8 is never \
-         reached here.",
+        "K2's one lock explains its throughput, 270K commands a second, and how VM1's latency grows with every job \
+         that stands in line for it: 8 µs with each VM. A slightly longer hold crosses 50 µs one VM earlier. The cap \
+         of 32, 16 or 8 is never reached here.",
     ),
     (
         "LPNS's mean loss",
-        "The rule allows the others Ω times VM1's rate, 760K IOPS at the stand-in's mean. MDev's one shared poller stops at 570K \
-         here, so the rule costs something only while VM1 is slow. It costs 18 % where MDev reaches the drive's 825K IOPS and VM1's \
-         mean is 3,500; a poller that fast contradicts Fig. 7, where it stops at 570K with VM2 at its deepest.",
+        "The rule allows the others Ω times VM1's rate, 760K IOPS at the stand-in's mean. MDev's one shared poller \
+         stops at 570K here, so the rule costs something only while VM1 is slow. It costs 18 % where MDev reaches the \
+         drive's 825K IOPS and VM1's mean is 3,500; a poller that fast contradicts Fig. 7, where it stops at 570K with \
+         VM2 at its deepest.",
     ),
     (
         "LPNS's throughput beside six",
-        "One poller serves all noisy VMs; what it costs per command limits LPNS and MDev alike. In print it keeps up with 825K \
-         IOPS, 1.2 µs each, here with less.",
+        "One poller serves all noisy VMs; what it costs per command limits LPNS and MDev alike. In print it keeps up \
+         with 825K IOPS, 1.2 µs each, here with less.",
     ),
 ];

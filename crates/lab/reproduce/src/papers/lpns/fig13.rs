@@ -57,12 +57,12 @@ fn one(context: &Context<'_>, drive: Drive) -> Result<Figure, Error> {
     figure.assumptions = assumptions(drive);
     figure.assumptions.extend(Webuser::ASSUMPTIONS.map(str::to_owned));
     figure.assume(
-        "The knee is the Ω at which the others' throughput lies furthest above the straight line between the ends of the sweep: \
-         up to there more Ω buys throughput, after it hardly any.",
+        "The knee is the Ω at which the others' throughput lies furthest above the straight line between the ends of \
+         the sweep: up to there more Ω buys throughput, after it hardly any.",
     );
     figure.assume(format!(
-        "The bound that holds: what the rule lets the others send in one 10 ms interval may come at once, up to the {} I/Os \
-         that they keep outstanding; nothing enforces the d·Ω of Eq. 2. It takes the drive to serve in order.",
+        "The bound that holds: what the rule lets the others send in one 10 ms interval may come at once, up to the {} \
+         I/Os that they keep outstanding; nothing enforces the d·Ω of Eq. 2. It takes the drive to serve in order.",
         burst_most()
     ));
     let seen = context.all(
@@ -191,13 +191,13 @@ fn bounds(figure: &mut Figure, drive: Drive, points: &[Point]) {
 const REASONS: &[(&str, &str)] = &[
     (
         "the knee",
-        "The knee is where Ω times VM1's mean rate reaches what drive or poller serve; it moves with the stand-in's rate and with \
-         the poller's cost per command.",
+        "The knee is where Ω times VM1's mean rate reaches what drive or poller serve; it moves with the stand-in's \
+         rate and with the poller's cost per command.",
     ),
     (
         "VM1's p99.9",
-        "The bound that holds takes a drive that serves in order at R or more. Where it is exceeded, commands that hash to the same \
-         unit, or a full write buffer, waited longer.",
+        "The bound that holds takes a drive that serves in order at R or more. Where it is exceeded, commands that \
+         hash to the same unit, or a full write buffer, waited longer.",
     ),
 ];
 

@@ -124,8 +124,8 @@ fn table1(context: &Context<'_>) -> Result<Figure, Error> {
     figure.goal = "VM1's latency grows with VM2's rate".into();
     figure.assumptions = assumptions(Drive::P5800X);
     figure.assume(
-        "VM2's rate is held by Poisson arrivals. The paper does not say how it held the rates; with fio's loads, as in Fig. 7b, \
-         500K IOPS come with hundreds of I/Os outstanding.",
+        "VM2's rate is held by Poisson arrivals. The paper does not say how it held the rates; with fio's loads, as in \
+         Fig. 7b, 500K IOPS come with hundreds of I/Os outstanding.",
     );
     let seen = context.all(
         &TABLE1,
@@ -152,13 +152,13 @@ fn table1(context: &Context<'_>) -> Result<Figure, Error> {
 const REASONS: &[(&str, &str)] = &[
     (
         "SPDK's worst",
-        "VM1 waits for the part of VM2's outstanding writes that is at the reactor; the guests' CPUs hold the rest. A reactor that takes \
-         a few percent longer per command than the guests do would hold nearly all (see Fig. 7b).",
+        "VM1 waits for the part of VM2's outstanding writes that is at the reactor; the guests' CPUs hold the rest. A \
+         reactor that takes a few percent longer per command than the guests do would hold nearly all (see Fig. 7b).",
     ),
     (
         "SR-IOV's worst",
-        "SR-IOV: the modelled drive takes all writes that are outstanding into one line before its buffer, so VM1 waits for all \
-         256 of VM2's. Six times alone is what 25 writes ahead of it cost: a drive that takes fewer writes at a time from \
-         each queue, and takes turns.",
+        "SR-IOV: the modelled drive takes all writes that are outstanding into one line before its buffer, so VM1 \
+         waits for all 256 of VM2's. Six times alone is what 25 writes ahead of it cost: a drive that takes fewer \
+         writes at a time from each queue, and takes turns.",
     ),
 ];

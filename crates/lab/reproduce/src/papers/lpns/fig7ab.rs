@@ -128,19 +128,19 @@ fn printed_order(table: &[OverLoads], load: usize) -> Vec<&'static str> {
 const REASONS: &[(&str, &str)] = &[
     (
         "LPNS: VM2's bandwidth",
-        "VM2's writes at few I/Os per vCPU are slower in print than the same I/Os read, by up to a fifth; the table has 0.5 µs of the \
-         guest's time for that, which fits the heavy loads.",
+        "VM2's writes at few I/Os per vCPU are slower in print than the same I/Os read, by up to a fifth; the table \
+         has 0.5 µs of the guest's time for that, which fits the heavy loads.",
     ),
     (
         "MDev: VM1",
-        "VM1's latency rests on how the queue divides between VM2's guest and the shared poller, which are about equally fast: a few \
-         percent more in either move it by tens. The table fits the light loads and the plateau; in between our poller fills too \
-         early, and with writes the printed plateau is higher.",
+        "VM1's latency rests on how the queue divides between VM2's guest and the shared poller, which are about \
+         equally fast: a few percent more in either move it by tens. The table fits the light loads and the plateau; \
+         in between our poller fills too early, and with writes the printed plateau is higher.",
     ),
     (
         "MDev: VM2's bandwidth",
-        "With 16 I/Os outstanding the printed bandwidth needs a guest that spends less per I/O than at n1d1, where 4.5 µs pass \
-         between two.",
+        "With 16 I/Os outstanding the printed bandwidth needs a guest that spends less per I/O than at n1d1, where 4.5 \
+         µs pass between two.",
     ),
     (
         "SPDK: VM2's bandwidth",
@@ -148,14 +148,14 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "SPDK: VM1",
-        "SPDK's VM1 waits for the part of VM2's outstanding I/Os that is at the reactor. In print that part is small up to 128 \
-         outstanding and a half at 256; here it grows earlier, and with writes less in the end. No constant costs bend that sharply \
-         (decision 0006).",
+        "SPDK's VM1 waits for the part of VM2's outstanding I/Os that is at the reactor. In print that part is small \
+         up to 128 outstanding and a half at 256; here it grows earlier, and with writes less in the end. No constant \
+         costs bend that sharply (decision 0006).",
     ),
     (
         "Virtio: VM2's bandwidth",
-        "Virtio's printed throughput does not grow evenly with the load (72.8, 89.4, 287 MB/s with one, two and four jobs); a \
-         loop that wakes up in a fixed time does.",
+        "Virtio's printed throughput does not grow evenly with the load (72.8, 89.4, 287 MB/s with one, two and four \
+         jobs); a loop that wakes up in a fixed time does.",
     ),
     ("Systems in the printed order", "The order is lost where SPDK's latency is: see above."),
 ];

@@ -53,9 +53,9 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
 
 fn one(context: &Context<'_>, half: &Half) -> Result<Figure, Error> {
     let mut figure = Figure::new(Paper::Lpns, half.id, half.title);
-    figure.shows = "As Fig. 7a and 7b, on flash: VM1 with one I/O outstanding, VM2 with more and more. The paper's bars are not \
-                    legible; its text gives the largest loss of VM2's bandwidth and the largest gain in VM1's latency, of \
-                    reads and writes together."
+    figure.shows = "As Fig. 7a and 7b, on flash: VM1 with one I/O outstanding, VM2 with more and more. The paper's \
+                    bars are not legible; its text gives the largest loss of VM2's bandwidth and the largest gain in \
+                    VM1's latency, of reads and writes together."
         .into();
     figure.goal =
         "LPNS's VM1 never slower than MDev's or SR-IOV's; VM2's loss at most what is printed and 5 points".into();
@@ -104,18 +104,19 @@ fn judge(figure: &mut Figure, half: &Half) {
 const REASONS: &[(&str, &str)] = &[
     (
         "LPNS's VM1",
-        "A queue of the drive costs nothing but the guest's own time here, so SR-IOV is a little faster than a poller at light \
-         load; in print it is 2 to 3 µs slower. The table of costs would need a price for the drive's interrupts to a guest.",
+        "A queue of the drive costs nothing but the guest's own time here, so SR-IOV is a little faster than a poller \
+         at light load; in print it is 2 to 3 µs slower. The table of costs would need a price for the drive's \
+         interrupts to a guest.",
     ),
     (
         "VM2 loses",
-        "The published rule lets VM2 send a multiple of what VM1 did in the last 10 ms. Where writes queue up in the drive VM1 \
-         slows down, so the rule holds VM2 back further, and the two settle away from full use. In print VM1's latency never \
-         gets that far.",
+        "The published rule lets VM2 send a multiple of what VM1 did in the last 10 ms. Where writes queue up in the \
+         drive VM1 slows down, so the rule holds VM2 back further, and the two settle away from full use. In print \
+         VM1's latency never gets that far.",
     ),
     (
         "largest",
-        "How much the rule costs follows from VM1's rate times Ω. A read of VM1 takes 72 µs, so the rule allows 1.4M reads a second, more \
-         than the drive has: with Ω = 100 as printed it can't cost VM2's reads the printed third.",
+        "How much the rule costs follows from VM1's rate times Ω. A read of VM1 takes 72 µs, so the rule allows 1.4M \
+         reads a second, more than the drive has: with Ω = 100 as printed it can't cost VM2's reads the printed third.",
     ),
 ];

@@ -58,7 +58,10 @@ fn one(context: &Context<'_>, part: &Part) -> Result<Figure, Error> {
     figure.shows = "VM1 keeps one 4K I/O outstanding; two to seven others do the same kind of I/O at n4d32.".into();
     figure.goal = format!("LPNS keeps VM1's mean at or below {bound_us} µs");
     figure.assumptions = assumptions(part.drive);
-    figure.assume("The neighbours' load is not printed: n4d32 as in the later figures, reads beside reads and writes beside writes.");
+    figure.assume(
+        "The neighbours' load is not printed: n4d32 as in the later figures, reads beside reads and writes \
+         beside writes.",
+    );
     let mut runs = Vec::new();
     for operation in OPERATIONS {
         for neighbours in NEIGHBOURS {
@@ -118,12 +121,12 @@ fn gains(figure: &mut Figure, part: &Part, printed: Option<Printed>) {
 const REASONS: &[(&str, &str)] = &[
     (
         "over SR-IOV",
-        "The modelled PM1735 takes all outstanding writes into one line before its buffer (see Fig. 2), so without a policy VM1 waits \
-         for the writes of all seven neighbours.",
+        "The modelled PM1735 takes all outstanding writes into one line before its buffer (see Fig. 2), so without a \
+         policy VM1 waits for the writes of all seven neighbours.",
     ),
     (
         "LPNS:",
-        "Beside a VM1 that keeps one I/O outstanding the published rule allows more than the drive serves (VM1's rate times Ω), so \
-     nothing but the order in which the drive takes commands protects VM1.",
+        "Beside a VM1 that keeps one I/O outstanding the published rule allows more than the drive serves (VM1's rate \
+         times Ω), so nothing but the order in which the drive takes commands protects VM1.",
     ),
 ];

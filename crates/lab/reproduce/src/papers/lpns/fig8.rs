@@ -74,6 +74,7 @@ fn gain(figure: &mut Figure, operation: &str, tail: &str, printed: crate::paper:
 
 const REASONS: &[(&str, &str)] = &[(
     "LPNS's",
-    "The gain is SPDK's tail over LPNS's. SPDK's is too short for the reason given at Fig. 7a; LPNS's is the drive's own at full \
-     load, where commands that hash to the same unit queue up: units that take any waiting command would shorten it.",
+    "The gain is SPDK's tail over LPNS's. SPDK's is too short for the reason given at Fig. 7a; LPNS's is the drive's \
+     own at full load, where commands that hash to the same unit queue up: units that take any waiting command would \
+     shorten it.",
 )];

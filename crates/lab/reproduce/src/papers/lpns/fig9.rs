@@ -116,9 +116,9 @@ fn judge(figure: &mut Figure, drive: Drive) {
 const REASONS: &[(&str, &str)] = &[
     (
         "LPNS: VM1's mean and all windows ≤ 90",
-        "The published rule allows the others Ω = 100 times VM1's rate: 400K writes a second beside a mean of 4,000, twice what \
-         the PM1735 drains. It can't bind unless the replayed trace stays below 2,000 I/Os a second, and then not by much. With a \
-         cap on work in flight (Evenkeel) the target holds.",
+        "The published rule allows the others Ω = 100 times VM1's rate: 400K writes a second beside a mean of 4,000, \
+         twice what the PM1735 drains. It can't bind unless the replayed trace stays below 2,000 I/Os a second, and \
+         then not by much. With a cap on work in flight (Evenkeel) the target holds.",
     ),
     (
         "LPNS nearly",
@@ -126,8 +126,9 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "K2 (32): VM1's mean",
-        "K2's lock is taken in turn by every CPU that submits or completes, so VM1 waits for all of the twelve jobs; its cap of \
-         commands in flight is never reached. A lock that real-time jobs pass first would bring VM1 below 50 µs.",
+        "K2's lock is taken in turn by every CPU that submits or completes, so VM1 waits for all of the twelve jobs; \
+         its cap of commands in flight is never reached. A lock that real-time jobs pass first would bring VM1 below \
+         50 µs.",
     ),
     ("K2 (32) better", "See K2's lock in Fig. 10."),
 ];

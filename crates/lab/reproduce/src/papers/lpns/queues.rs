@@ -103,7 +103,7 @@ fn one(context: &Context<'_>, id: &'static str, title: &'static str, hwq_depth: 
     Ok(figure)
 }
 
-const WHY: &str = "A command stays in its VQ until the policy lets it go, so an HWQ is never longer than the policy allows, and \
-    who shares one makes no difference to the drive: with the corrected policy queue scheduling is worth nothing here. The published \
-    rule lets more go than the drive serves; then it is the HWQs' room that throttles (2 and 4 of 32 commands), and giving VQs with a \
-    long backlog HWQs of their own only adds to what VM1 waits behind.";
+const WHY: &str = "A command stays in its VQ until the policy lets it go, so an HWQ is never longer than the policy \
+    allows, and who shares one makes no difference to the drive: with the corrected policy queue scheduling is worth \
+    nothing here. The published rule lets more go than the drive serves; then it is the HWQs' room that throttles (2 \
+    and 4 of 32 commands), and giving VQs with a long backlog HWQs of their own only adds to what VM1 waits behind.";

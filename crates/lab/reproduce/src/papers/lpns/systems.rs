@@ -251,9 +251,9 @@ pub fn assumptions(drive: Drive) -> Vec<String> {
              vCPUs, 4 queues and 40 GB; VM1 is the one with the promise.",
             drive.name()
         ),
-        "Virtio is one event loop for each VM, SPDK and MDev one polling loop for all, SR-IOV a queue of the drive for each \
-         VM. LPNS polls for each promised VM on a thread of its own and for all others on another, with the policy as \
-         published; its share of a figure is that layout's and the throttle's together."
+        "Virtio is one event loop for each VM, SPDK and MDev one polling loop for all, SR-IOV a queue of the drive for \
+         each VM. LPNS polls for each promised VM on a thread of its own and for all others on another, with the \
+         policy as published; its share of a figure is that layout's and the throttle's together."
             .to_owned(),
         format!(
             "Evenkeel is the same layout with our correction of LPNS, told a target of {} µs.",

@@ -88,14 +88,14 @@ pub fn rests_on(drive: Drive) -> Vec<String> {
     let mut all = assumptions(drive);
     all.extend(Webuser::ASSUMPTIONS.map(str::to_owned));
     all.push(format!(
-        "{} ms of virtual time, means over windows of {} ms; the paper replays 2,000 s and reports every 10 s. A window here \
-         holds about 200 I/Os, so it scatters more.",
+        "{} ms of virtual time, means over windows of {} ms; the paper replays 2,000 s and reports every 10 s. A \
+         window here holds about 200 I/Os, so it scatters more.",
         DURATION.0 / 1_000_000,
         WINDOW.0 / 1_000_000
     ));
     all.push(
-        "K2, MQFQ and D2FQ run as processes on the host, as in the paper: no poller in between. K2 takes one lock for each \
-         submission and completion; the other two were made without one."
+        "K2, MQFQ and D2FQ run as processes on the host, as in the paper: no poller in between. K2 takes one lock for \
+         each submission and completion; the other two were made without one."
             .to_owned(),
     );
     all

@@ -52,13 +52,13 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     figure.assumptions = assumptions(Drive::P5800X);
     figure.assumptions.extend(Ycsb::ASSUMPTIONS.map(str::to_owned));
     figure.assume(format!(
-        "The store is {SCALE} times smaller in all its parts, so that a run of {} ms sees as many flushes and compactions as one \
-         {SCALE} times as long.",
+        "The store is {SCALE} times smaller in all its parts, so that a run of {} ms sees as many flushes and \
+         compactions as one {SCALE} times as long.",
         DURATION.0 / 1_000_000
     ));
     figure.assume(
-        "Printed latencies are shown beside ours and not judged: threads, record counts and the Java part of the benchmark are not \
-         printed, and ours are several times shorter. The gain of LPNS over MDev is judged.",
+        "Printed latencies are shown beside ours and not judged: threads, record counts and the Java part of the \
+         benchmark are not printed, and ours are several times shorter. The gain of LPNS over MDev is judged.",
     );
     figure.assume(format!("The neighbours read {READ_PERCENT} in 100; the paper does not say."));
     let runs: Vec<_> = CORES.iter().flat_map(|core| SYSTEMS.map(|system| (*core, system))).collect();
@@ -131,7 +131,8 @@ fn gains(figure: &mut Figure) {
 
 const REASONS: &[(&str, &str)] = &[(
     "LPNS's p",
-    "The store sends far more than 4,200 I/Os a second, so the published rule holds nobody back; what LPNS gains comes from its \
-     poller for VM1 alone. While the store flushes and compacts, its 128 KiB I/Os meet neighbours at full speed in the drive: with \
-     MDev the shared poller slows both down, with LPNS nothing does. A cap on work in flight (Evenkeel) keeps these tails short.",
+    "The store sends far more than 4,200 I/Os a second, so the published rule holds nobody back; what LPNS gains comes \
+     from its poller for VM1 alone. While the store flushes and compacts, its 128 KiB I/Os meet neighbours at full \
+     speed in the drive: with MDev the shared poller slows both down, with LPNS nothing does. A cap on work in flight \
+     (Evenkeel) keeps these tails short.",
 )];

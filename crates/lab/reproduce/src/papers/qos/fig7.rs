@@ -33,14 +33,15 @@ fn run(context: &Context<'_>, low: Demand) -> Result<Vec<Seen>, String> {
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let title = "The high class as the low class gets busier: model and drive";
     let mut figure = Figure::new(Paper::Qos, "fig7", title);
-    figure.shows = "Three classes of 32 KiB reads under deficit round robin, 4 : 2 : 1. The high and the medium class ask for \
-                    all they can get; the low class for a growing part of its share. Hollow: the paper's model (Eq. 2 and 3)."
+    figure.shows = "Three classes of 32 KiB reads under deficit round robin, 4 : 2 : 1. The high and the medium class \
+                    ask for all they can get; the low class for a growing part of its share. Hollow: the paper's model \
+                    (Eq. 2 and 3)."
         .into();
     figure.goal = format!("drive within {:.0} % of the model, as in the paper", MODEL_ERROR * 100.0);
     ASSUMPTIONS.iter().for_each(|text| figure.assume(*text));
     figure.assume(
-        "The low class's utilization is its rate over the rate of its share, a seventh of γ. Read as printed, λ / γ, the \
-         classes together could have more than γ.",
+        "The low class's utilization is its rate over the rate of its share, a seventh of γ. Read as printed, λ / γ, \
+         the classes together could have more than γ.",
     );
     figure.assume(
         "Eq. 3 is compared with the mean. The paper calls it a maximum, but its a is a mean time of service; a / p is \

@@ -104,15 +104,16 @@ fn run(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Result<[(f64, 
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let title = "A high-priority tenant as a low-priority one gets busier: planned and simulated";
     let mut figure = Figure::new(Paper::Qos, "fig7-tenants", title);
-    figure.shows = "Three tenants that read 32 KiB through a shared poller under the policy drr, 4 : 2 : 1. The high and the \
-                    medium one are greedy; the low one asks for a growing part of its share. The planner's forecast beside the \
-                    simulation, and the high tenant's part by the paper's Eq. 2 (weighted max-min filling)."
+    figure.shows = "Three tenants that read 32 KiB through a shared poller under the policy drr, 4 : 2 : 1. The high \
+                    and the medium one are greedy; the low one asks for a growing part of its share. The planner's \
+                    forecast beside the simulation, and the high tenant's part by the paper's Eq. 2 (weighted max-min \
+                    filling)."
         .into();
     figure.goal = format!("forecast within {:.0} % of the simulation at every point", MODEL_ERROR * 100.0);
     figure.assume(format!(
-        "Drive: the P3700 profile. Each greedy tenant keeps {DEPTH} reads outstanding; the drive is given 64 of them at once \
-         (max_in_flight = 512, in commands of 4 KiB). The low tenant's arrivals are random (Poisson). Guests and pollers cost \
-         what the simulator's default host does."
+        "Drive: the P3700 profile. Each greedy tenant keeps {DEPTH} reads outstanding; the drive is given 64 of them \
+         at once (max_in_flight = 512, in commands of 4 KiB). The low tenant's arrivals are random (Poisson). Guests \
+         and pollers cost what the simulator's default host does."
     ));
     let (high, medium, low) = FIG7_WEIGHTS;
     let name = |(): &()| "all greedy".to_owned();

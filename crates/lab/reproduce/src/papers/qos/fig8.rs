@@ -37,9 +37,9 @@ fn ratio(context: &Context<'_>, scenario: &Scenario, arbitration: Arbitration, d
 /// The scenarios.
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::Qos, "fig8", "Bandwidth ratio of two jobs under three ways of arbitration");
-    figure.shows = "Two jobs submit back to back; the ratio of the first one's bandwidth to the second one's. Round robin \
-                    gives both the same number of commands, weighted round robin as many as their classes weigh, and only \
-                    deficit round robin gives bytes in proportion."
+    figure.shows = "Two jobs submit back to back; the ratio of the first one's bandwidth to the second one's. Round \
+                    robin gives both the same number of commands, weighted round robin as many as their classes weigh, \
+                    and only deficit round robin gives bytes in proportion."
         .into();
     figure.goal = format!("every ratio within {:.0} % of the paper's", TOLERANCE * 100.0);
     ASSUMPTIONS.iter().for_each(|text| figure.assume(*text));
@@ -74,8 +74,8 @@ pub fn measure_depth(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let window = Profile::by_name("p3700").map_or(0, |profile| profile.window);
     figure.shows = format!(
         "Scenario {} again, over the depth of both jobs. Not in the paper. A drive that takes everything at once has \
-         nothing to choose from: classes matter from the depth on at which both jobs together fill its window of {window} \
-         commands.",
+         nothing to choose from: classes matter from the depth on at which both jobs together fill its window of \
+         {window} commands.",
         scenario.name
     );
     ASSUMPTIONS.iter().for_each(|text| figure.assume(*text));

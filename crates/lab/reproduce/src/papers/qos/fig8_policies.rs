@@ -78,8 +78,8 @@ fn ratio(context: &Context<'_>, scenario: &Scenario, way: &Way) -> Result<f64, S
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let title = "Bandwidth ratio of two jobs, arbitrated by the host";
     let mut figure = Figure::new(Paper::Qos, "fig8-policies", title);
-    figure.shows = "The five pairs of jobs as two virtual machines, under the policies that do for any drive what the paper wants \
-                    of the drive itself. `passthrough` takes turns between the machines' queues."
+    figure.shows = "The five pairs of jobs as two virtual machines, under the policies that do for any drive what the \
+                    paper wants of the drive itself. `passthrough` takes turns between the machines' queues."
         .into();
     figure.goal = format!(
         "drr within {:.0} % of the classes' ratio, the others within {:.0} % of the paper's",
@@ -87,8 +87,9 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
         TOLERANCE * 100.0
     );
     figure.assume(format!(
-        "Drive: the P3700 profile. One poller for both machines, with the costs of LPNS's host; {JOBS} vCPUs each, which together keep \
-         {} random reads outstanding. The policies let {MAX_IN_FLIGHT} commands of 4 KiB into the drive.",
+        "Drive: the P3700 profile. One poller for both machines, with the costs of LPNS's host; {JOBS} vCPUs each, \
+         which together keep {} random reads outstanding. The policies let {MAX_IN_FLIGHT} commands of 4 KiB into the \
+         drive.",
         u32::from(JOBS) * DEPTH
     ));
     let cases: Vec<(&Scenario, &Way)> = SCENARIOS.iter().flat_map(|s| WAYS.iter().map(move |way| (s, way))).collect();

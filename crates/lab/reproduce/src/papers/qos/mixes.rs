@@ -153,13 +153,14 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let played = context.all(&mixes, name, |mix| play(context, mix))?;
     let mut figure = Figure::new(Paper::Qos, "mixes", "Random mixes of tenants: planned and simulated");
     figure.shows = format!(
-        "{MIXES} mixes of 2 to 32 tenants (512 B to 128 KiB, any part of reads, closed loops of depth 1 to 128 and open \
-         ones), each on one of the built-in drives and under one of six policies. The planner's forecast for each tenant \
-         beside the simulation: how far off the throughput, the mean latency and two percentiles are. Not in the paper."
+        "{MIXES} mixes of 2 to 32 tenants (512 B to 128 KiB, any part of reads, closed loops of depth 1 to 128 and \
+         open ones), each on one of the built-in drives and under one of six policies. The planner's forecast for each \
+         tenant beside the simulation: how far off the throughput, the mean latency and two percentiles are. Not in \
+         the paper."
     );
     figure.goal = format!(
-        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % and 99th percentile \
-         within {:.0} % (medians), no command beyond its bound",
+        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % and 99th \
+         percentile within {:.0} % (medians), no command beyond its bound",
         THROUGHPUT_MEDIAN * 100.0,
         THROUGHPUT_P95 * 100.0,
         LATENCY_MEDIAN * 100.0,
@@ -171,8 +172,8 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
          passthrough, one for all under the other policies. Host costs are the simulator's.",
     );
     figure.assume(format!(
-        "Left out: tenants of whom fewer than {LEAST_SEEN} commands were seen, and the latency of open loads that ask for \
-         more than they get, which grows for ever. No closed loop is urgent: it would leave nothing for the others."
+        "Left out: tenants of whom fewer than {LEAST_SEEN} commands were seen, and the latency of open loads that ask \
+         for more than they get, which grows for ever. No closed loop is urgent: it would leave nothing for the others."
     ));
     let of = |keep: &dyn Fn(&Played) -> bool| -> Vec<Seen> {
         played.iter().filter(|one| keep(one)).flat_map(|one| one.tenants.iter().copied()).collect()
@@ -193,10 +194,10 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
         [THROUGHPUT, LATENCY, TAIL, FAR_TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()),
     );
     figure.deviation = Some(
-        "lpns and evenkeel hold best effort back until a high percentile of the guaranteed tenants' latency is where it \
-         should be. Where that depends on best effort but little, a small error of the percentile is a large one of best \
-         effort's rates: these are the worst forecasts. The rest of the widest errors are full drives with mixed sizes \
-         under fair and drr. More in docs/decisions/0011."
+        "lpns and evenkeel hold best effort back until a high percentile of the guaranteed tenants' latency is where \
+         it should be. Where that depends on best effort but little, a small error of the percentile is a large one of \
+         best effort's rates: these are the worst forecasts. The rest of the widest errors are full drives with mixed \
+         sizes under fair and drr. More in docs/decisions/0011."
             .into(),
     );
     Ok(vec![figure])

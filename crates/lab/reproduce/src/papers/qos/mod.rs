@@ -70,8 +70,8 @@ fn class(class: printed::Class) -> QueuePriority {
 
 /// What the figures of this paper have in common.
 const ASSUMPTIONS: [&str; 2] = [
-    "Drive: the P3700 profile, reads at random addresses, one queue per job. The paper arbitrates in an emulator and in \
-     a thin layer over SPDK on a P3700; here the model of the drive does it.",
+    "Drive: the P3700 profile, reads at random addresses, one queue per job. The paper arbitrates in an emulator and \
+     in a thin layer over SPDK on a P3700; here the model of the drive does it.",
     "DRR keeps a deficit for each queue, counted in bytes: a deficit for each class with round robin inside can't give \
      two jobs of one class equal bandwidth when their sizes differ (scenario 5).",
 ];

@@ -164,20 +164,23 @@ fn percent(rogue_ns: f64, honest_ns: f64) -> f64 {
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let title = "A rogue on a drive that is booked out";
     let mut figure = Figure::new(Paper::Qos, "rogue", title);
-    figure.shows = "Three tenants read 4 KiB at random and take their quarters of the drive; the fourth asks for four times its own, \
-                    at any size and depth, and rings its doorbells for commands that aren't there. The others' worst 99th percentile, \
-                    against the same with a fourth tenant that takes just its share. Below zero they gain. `drr` charges bytes. `wrr` \
-                    counts commands, as NVMe has it, so large commands take from everyone."
+    figure.shows = "Three tenants read 4 KiB at random and take their quarters of the drive; the fourth asks for four \
+                    times its own, at any size and depth, and rings its doorbells for commands that aren't there. The \
+                    others' worst 99th percentile, against the same with a fourth tenant that takes just its share. \
+                    Below zero they gain. `drr` charges bytes. `wrr` counts commands, as NVMe has it, so large \
+                    commands take from everyone."
         .into();
     figure.goal = format!("less than {:.0} % under drr, at any size", TOLERANCE * 100.0);
     figure.assume(format!(
-        "All four are best effort and of the class medium, on one poller with the costs of LPNS's host. Who behaves keeps {} commands \
-         outstanding, so that all always have some waiting. The policies let in as many 4 KiB commands as fill the drive: {}.",
+        "All four are best effort and of the class medium, on one poller with the costs of LPNS's host. Who behaves \
+         keeps {} commands outstanding, so that all always have some waiting. The policies let in as many 4 KiB \
+         commands as fill the drive: {}.",
         u32::from(JOBS) * DEPTH,
         DRIVES.map(|(drive, window, _)| format!("{window} on the {drive}")).join(", ")
     ));
     figure.assume(
-        "A rogue that writes is compared with a tenant that writes within its share: a write may take more of a drive than a read.",
+        "A rogue that writes is compared with a tenant that writes within its share: a write may take more of a drive \
+         than a read.",
     );
     let seen = changes(context)?;
     for Change { drive, policy, rogue, percent } in &seen {
@@ -185,10 +188,11 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     }
     judge(&mut figure, &seen);
     figure.deviation = Some(
-        "Nothing interrupts a command: one of 1 MiB is larger than all that the policy lets into the drive, so the others wait while it is \
-         under way. In the daemon an NVMe tenant under these policies sends 128 KiB at most. Writes of 16 KiB and more on the P3700 leave \
-         its buffer in larger pieces than those of the tenant that it is compared with; drr charges bytes and not the drive's time. \
-         Where neither may be felt, the others need lpns and a target."
+        "Nothing interrupts a command: one of 1 MiB is larger than all that the policy lets into the drive, so the \
+         others wait while it is under way. In the daemon an NVMe tenant under these policies sends 128 KiB at most. \
+         Writes of 16 KiB and more on the P3700 leave its buffer in larger pieces than those of the tenant that it is \
+         compared with; drr charges bytes and not the drive's time. Where neither may be felt, the others need lpns \
+         and a target."
             .into(),
     );
     figure.plots.push(Plot::bars(METRIC, "the fourth tenant"));
@@ -247,15 +251,15 @@ const LOAD: f64 = 0.5;
 pub fn measure_idle(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let title = "A rogue on a drive with room to spare";
     let mut figure = Figure::new(Paper::Qos, "rogue-idle", title);
-    figure.shows = "The others arrive at random and use half of their quarters; the fourth tenant's arrivals are its quarter, or four \
-                    times that. Work that nobody else wants goes to whoever asks, so the drive is as busy as it can be and the others' \
-                    commands meet the rogue's inside of it: the fewer commands the policy lets in, the less. Only a cap at its share \
-                    leaves the rest idle."
+    figure.shows = "The others arrive at random and use half of their quarters; the fourth tenant's arrivals are its \
+                    quarter, or four times that. Work that nobody else wants goes to whoever asks, so the drive is as \
+                    busy as it can be and the others' commands meet the rogue's inside of it: the fewer commands the \
+                    policy lets in, the less. Only a cap at its share leaves the rest idle."
         .into();
     figure.goal = "none: what each policy lets the others notice".into();
     figure.assume(
-        "P5800X, 4 KiB reads, best effort; under lpns the three others are guaranteed tenants with a target of 100 µs. \"caps\" holds the \
-         fourth tenant to its quarter, in slices of a millisecond, which by themselves are felt.",
+        "P5800X, 4 KiB reads, best effort; under lpns the three others are guaranteed tenants with a target of 100 µs. \
+         \"caps\" holds the fourth tenant to its quarter, in slices of a millisecond, which by themselves are felt.",
     );
     let (drive, window, total_iops) = DRIVES[0];
     let share_iops = total_iops / (OTHERS + 1) as f64;

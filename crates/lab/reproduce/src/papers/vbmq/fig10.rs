@@ -119,19 +119,20 @@ fn single_loops_fall(figure: &mut Figure, operation: &Operation, curves: &Curves
 /// Fig. 10.
 pub fn null(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::Vbmq, "fig10", "Four systems over jobs, null block device");
-    figure.shows = "IOPS and latency of one VM with 1 to 20 jobs, through QEMU's main loop (Baseline), one thread (VBDP), a thread for each \
-                    of 20 queues (VBMq), and without a VM."
+    figure.shows = "IOPS and latency of one VM with 1 to 20 jobs, through QEMU's main loop (Baseline), one thread \
+                    (VBDP), a thread for each of 20 queues (VBMq), and without a VM."
         .into();
     figure.goal = format!(
-        "Baseline and VBDP fall, VBMq follows bare metal; with 20 jobs {} times Baseline within {:.0} %, and at most {:.0} % below bare metal",
+        "Baseline and VBDP fall, VBMq follows bare metal; with 20 jobs {} times Baseline within {:.0} %, and at most \
+         {:.0} % below bare metal",
         GAIN.value,
         TOLERANCE * 100.0,
         LOSS.value * 100.0
     );
     figure.assumptions = assumptions();
     figure.assume(
-        "Why the single loops fall: whoever waits for QEMU's mutex or spins for the shared queue's lock makes each hand-over longer. \
-         Shown beside: the same loops with hand-overs that cost nothing.",
+        "Why the single loops fall: whoever waits for QEMU's mutex or spins for the shared queue's lock makes each \
+         hand-over longer. Shown beside: the same loops with hand-overs that cost nothing.",
     );
     figure.assume(
         "A null block device treats reads and writes alike, and so does the table: the writes are the reads again.",
@@ -199,8 +200,8 @@ pub fn sm1715(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     figure.goal = "VBMq reaches the drive's read limit with 18 jobs, bare metal with 8; Baseline and VBDP fall".into();
     figure.assumptions = assumptions();
     figure.assume(
-        "Drive: the SM1715 profile. An interrupt for each command costs the core that submitted 4 µs, and 14 µs under a running guest: \
-         fitted to the two printed numbers of jobs.",
+        "Drive: the SM1715 profile. An interrupt for each command costs the core that submitted 4 µs, and 14 µs under \
+         a running guest: fitted to the two printed numbers of jobs.",
     );
     let both = curves(context, Drive::Sm1715, &mut figure)?;
     for ((operation, curves), limit) in OPERATIONS.iter().zip(&both).zip(SM1715_IOPS) {
@@ -217,8 +218,9 @@ pub fn sm1715(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
         figure.demand(text, share >= REACHED, format!("{:.1} %", share * 100.0));
     }
     figure.deviation = Some(
-        "The text says that VBMq reaches the drive's limit with 18 jobs and not of which operation. Here it is the reads': 130K writes per \
-         second are all that 4 jobs with VBMq, or 2 on bare metal, can ask for and get, so the writes' number of jobs is shown and not judged."
+        "The text says that VBMq reaches the drive's limit with 18 jobs and not of which operation. Here it is the \
+         reads': 130K writes per second are all that 4 jobs with VBMq, or 2 on bare metal, can ask for and get, so the \
+         writes' number of jobs is shown and not judged."
             .into(),
     );
     Ok(vec![figure])

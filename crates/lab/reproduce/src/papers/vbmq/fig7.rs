@@ -41,9 +41,10 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     );
     figure.plots.push(Plot::lines(IOPS, "submission queues"));
     figure.deviation = Some(
-        "The text says only that the curve grows and where it is highest. Ours has most of its height with 8 queues: from there on the \
-         cores are all busy, and a queue that two vCPUs share costs them their cache lines and a lock, no more. Event-driven threads \
-         are best off with half as many queues as vCPUs here, because two vCPUs keep one thread awake."
+        "The text says only that the curve grows and where it is highest. Ours has most of its height with 8 queues: \
+         from there on the cores are all busy, and a queue that two vCPUs share costs them their cache lines and a \
+         lock, no more. Event-driven threads are best off with half as many queues as vCPUs here, because two vCPUs \
+         keep one thread awake."
             .into(),
     );
     Ok(vec![figure])

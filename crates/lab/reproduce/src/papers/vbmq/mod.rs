@@ -41,8 +41,11 @@ pub fn uncovered() -> Uncovered {
     ];
     Uncovered {
         paper: Paper::Vbmq,
-        figure: "Where one request spends its time; software and hardware queues on bare metal (Fig. 3 and 4)".to_owned(),
-        why: "it needs traces of a guest's and a host's kernel, of which the simulator has the cost and not the functions"
+        figure: "Where one request spends its time; software and hardware queues on bare \
+                 metal (Fig. 3 and 4)"
+            .to_owned(),
+        why: "it needs traces of a guest's and a host's kernel, of which the simulator has the cost and not the \
+              functions"
             .to_owned(),
         printed: printed.map(str::to_owned).to_vec(),
     }

@@ -166,19 +166,20 @@ pub fn run(context: &Context<'_>, system: System, drive: Drive, load: Load) -> R
 /// What all figures of this paper rest on.
 pub fn assumptions() -> Vec<String> {
     vec![
-        "The paper's figures have no labels at their points: the numbers beside ours are those of its text, and curves are compared by \
-         the shape that the text gives them."
+        "The paper's figures have no labels at their points: the numbers beside ours are those of its text, and curves \
+         are compared by the shape that the text gives them."
             .to_owned(),
         format!(
-            "A VM with {VCPUS} vCPUs, fio's 4K random I/O at depth {IODEPTH}. Baseline and VBDP are one event loop with one queue, the \
-             first under a mutex that it shares with the vCPUs' exits; VBMq is a thread of its own for each queue. One table of costs for \
-             the paper's host (POWER8, QEMU 2.3), fitted once to the text's numbers."
+            "A VM with {VCPUS} vCPUs, fio's 4K random I/O at depth {IODEPTH}. Baseline and VBDP are one event loop \
+             with one queue, the first under a mutex that it shares with the vCPUs' exits; VBMq is a thread of its own \
+             for each queue. One table of costs for the paper's host (POWER8, QEMU 2.3), fitted once to the text's \
+             numbers."
         ),
-        "There are as many cores as vCPUs, so a VBMq thread works on its vCPU's core and the vCPU stands still meanwhile. A polling \
-         thread that finds nothing is taken to cost its vCPU nothing."
+        "There are as many cores as vCPUs, so a VBMq thread works on its vCPU's core and the vCPU stands still \
+         meanwhile. A polling thread that finds nothing is taken to cost its vCPU nothing."
             .to_owned(),
-        "A latency ends when the guest has handled the completion. fio's own also counts until its job asks for it, which at this depth \
-         is most of what fio prints."
+        "A latency ends when the guest has handled the completion. fio's own also counts until its job asks for it, \
+         which at this depth is most of what fio prints."
             .to_owned(),
     ]
 }

@@ -21,11 +21,11 @@ pub fn draw(plot: &Plot, data: &Data<'_>) -> String {
             if row.ours.is_finite() {
                 // A bar below 0 hangs from 0.
                 let (base, end) = (canvas.y.at(0.0).min(canvas.floor()), canvas.y.at(row.ours));
-                let (class, title) = (colour(i), tooltip(row));
+                let (class, title) = (colour(i), format!("<title>{}</title>", tooltip(row)));
                 let (x, y) = (px(left), px(base.min(end)));
                 let (w, h) = (px((width - 1.0).max(0.5)), px((base - end).abs()));
                 canvas.add(format_args!(
-                    r#"<rect class="bar {class}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{title}</title></rect>"#
+                    r#"<rect class="bar {class}" x="{x}" y="{y}" width="{w}" height="{h}">{title}</rect>"#
                 ));
             }
             canvas.printed(left + width / 2.0, row, i);
