@@ -11,7 +11,7 @@ use super::lab::Lab;
 use super::qemu::Guest;
 use super::required;
 use super::system_image::System;
-use crate::package;
+use crate::package::{self, Effort};
 
 /// Where such a guest has the files that it was given.
 pub const FILES: &str = "/root/files";
@@ -57,7 +57,7 @@ pub fn packages(lab: &Lab, test: &str, versions: &[&str]) -> Result<Option<Vec<P
     // Another test of the run may have made them.
     if !packages.iter().all(|package| package.exists()) {
         package::stage(binary.parent().context("the programs' folder")?)?;
-        versions.iter().try_for_each(|version| package::pack(Some(version), &folder).map(drop))?;
+        versions.iter().try_for_each(|version| package::pack(Some(version), &folder, Effort::Quick).map(drop))?;
     }
     Ok(Some(packages))
 }

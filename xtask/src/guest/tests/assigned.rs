@@ -65,7 +65,7 @@ fn take_back(guest: &mut Guest) -> Result<()> {
     ))?;
     let disk = disk_of(guest, DRIVE)?;
     refused(guest, &format!("claim {DRIVE}"), &["is assigned to a VM"])?;
-    guest.run(&format!("! cmp -n 4096 {disk} /dev/zero"))?;
+    guest.run(&format!("! cmp -s -n 4096 {disk} /dev/zero"))?;
     guest.write_file("/run/block.toml", &format!("[device]\nbackend = \"block\"\npath = \"{disk}\"\n"))?;
     let told = guest.attempt_evenkeel("check /run/block.toml")?;
     ensure!(told.code == 2 && told.text.contains("which is assigned to a VM"), "{told:?}");

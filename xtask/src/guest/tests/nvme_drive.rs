@@ -55,7 +55,7 @@ fn serve_second(guest: &mut Guest) -> Result<()> {
     ensure!(ended.code == 0, "{ended:?}");
     guest.evenkeel(&format!("drive release {ADDRESS}"))?;
     let [first, second] = kernels_disks(guest)?;
-    guest.run(&format!("cmp /run/first {first} && ! cmp -n 33554432 {second} /dev/zero"))?;
+    guest.run(&format!("cmp /run/first {first} && ! cmp -s -n 33554432 {second} /dev/zero"))?;
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn calibrate(guest: &mut Guest) -> Result<()> {
         let not = if is_zero { "" } else { "! " };
         guest.run(&format!(
             "dd if=/dev/nvme0n1 bs=1M skip={skip_mib} count=1 iflag=direct of=/run/read && \
-             {not}cmp -n 1048576 /run/read /dev/zero"
+             {not}cmp -s -n 1048576 /run/read /dev/zero"
         ))?;
     }
     Ok(())
@@ -221,7 +221,7 @@ fn serve(guest: &mut Guest) -> Result<()> {
     ensure!(told.code == 2 && told.text.contains("has the daemon's disks"), "{told:?}");
     // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.
     guest.run(
-        "dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 \
+        "dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -s -n 16777216 \
          /run/written /dev/zero",
     )?;
     guest.run(
