@@ -2,36 +2,52 @@
 
 CARGO ?= cargo
 
-# The fuzz targets link libFuzzer, which needs a C++ compiler.
-workspace = --workspace $(if $(CI)$(shell command -v c++),,--exclude evenkeel-fuzz)
+# What tests boot: the dev build, which is there once the tests are built.
+programs = target/debug
 
-.PHONY: build demo check test guest-test browser-test bench fuzz clean
+.PHONY: build demo check doc tools test test-all guest-test browser-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld --package keeper
 
-demo: build
-	target/release/evenkeel demo
+# The programs without optimisation across crates: minutes less to build, nearly as fast.
+demo:
+	$(CARGO) build --profile demo --package evenkeel --package evenkeeld --package keeper
+	target/demo/evenkeel demo
 
-# What a person runs before pushing; part of `make test`.
+# What a person runs before each commit; part of `make test`.
 check:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(workspace) --all-targets --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(workspace) --no-deps --quiet
 	$(CARGO) xtask check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 
-# What the fuzz targets run is played here over fixed seeds and over their corpora.
-test: check
-	@command -v c++ >/dev/null || echo "the fuzz targets: skipped, there is no C++ compiler (c++)"
-	$(CARGO) test $(workspace) --quiet
-	$(MAKE) guest-test
-	$(MAKE) browser-test
+# The test runner, where it is missing: a process per test, suites side by side, a time for each test.
+tools:
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install --locked --debug cargo-nextest
 
-guest-test: build
+# The daily tier: before each push, and what a newcomer runs. At most 15 minutes on two idle cores, 25 from nothing.
+test: check tools
+	$(CARGO) nextest run --workspace
+	$(CARGO) build --workspace --bins --tests --quiet
+	EVENKEEL_BIN=$(programs)/evenkeel $(programs)/trials guest-test
+
+# Everything: at the end of a capability, and before a release. At most 75 minutes.
+test-all: check tools doc build
+	$(CARGO) clippy --package evenkeel-fuzz --features fuzzing --quiet -- -D warnings
+	$(CARGO) nextest run --workspace --profile all
+	$(CARGO) build --workspace --bins --tests --quiet
+	EVENKEEL_BIN=target/release/evenkeel $(programs)/trials guest-test --all
+	EVENKEEL_BIN=target/release/evenkeel $(programs)/trials browser-test
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+# The daily guests, and those that the changed paths call for.
+guest-test:
 	$(CARGO) xtask guest-test
 
 # The page in a headless Chromium; skipped, in words, where there is none.
-browser-test: build
+browser-test:
 	$(CARGO) xtask browser-test
 
 # Both sides of each comparison in one run; writes a table and JSON. SPDK_DIR=… adds SPDK as a peer.

@@ -67,6 +67,9 @@ fn cargo_fuzz(subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
     // Instrumented, optimisation across crates takes minutes and finds nothing more.
     command.args(["+nightly", "fuzz", subcommand]).env("CARGO_PROFILE_RELEASE_LTO", "off");
+    if subcommand != "list" {
+        command.args(["--features", "fuzzing"]);
+    }
     command
 }
 

@@ -1,84 +1,50 @@
-//! Repository checks, guest tests, benches and fuzzing: `cargo xtask COMMAND`.
+//! Repository checks and fuzzing, and the way to the laboratory's trials: `cargo xtask COMMAND`.
+//!
+//! `check` runs before each push, so this program links no other crate of the workspace. Commands that run the daemon
+//! (guests, benches, soaks) are those of `trials`, which cargo builds when one is asked for.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_methods, reason = "tools measure, and wait for processes")]
+#![allow(clippy::disallowed_methods, reason = "tools wait for processes")]
 
-mod bench;
-mod browser;
-mod changes;
 mod check;
-mod client;
 mod fuzz;
-mod guest;
-mod order;
-mod package;
-mod soak;
-mod spdk;
-mod sweep;
-mod trial;
-mod wait;
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-/// Repository checks, guest tests, benches and fuzzing.
+/// Repository checks, fuzzing, guest tests and benches.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = TRIALS)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// The other half of `--help`.
+const TRIALS: &str = "Commands that run the daemon are those of the package `trials` (`cargo xtask guest-test`, \
+    `cargo xtask bench` and others):\n  `cargo xtask trials --help` lists them";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Watch the page in a headless browser, on real daemons.
-    BrowserTest(browser::Options),
-    /// Change disks, namespaces, drives and policies at random beside verified load, and kill the daemon amid changes.
-    Changes(changes::Options),
     /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
     Check,
-    /// Have a stock generator make a client of docs/openapi.json, and list disks with it.
-    Client(client::Options),
-    /// Fetch and build what the guest tests need, into a cache outside of the clone.
-    GuestPrepare(guest::CacheDir),
-    /// Boot stock Linux guests against the daemon.
-    GuestTest(guest::Options),
-    /// Kill the daemon under guests that verify what they write.
-    KillTest(guest::kill::Options),
-    /// Measure in guests: promises beside noisy neighbours, a drive with and without the kernel, ublk devices.
-    GuestBench(guest::bench::Options),
-    /// Measure speed, CPU and memory; print a table and write JSON.
-    Bench(bench::Options),
     /// Run each fuzz target for a while.
     Fuzz(fuzz::Options),
-    /// Order the policies by a guaranteed tenant's p99, in the daemon and in the simulator.
-    Order(order::Options),
-    /// Make a Debian package: both programs, unit, manual pages, completions, configuration. Takes cargo-deb.
-    Package(package::Options),
-    /// Attack the daemon, kill it and its clients for a long time, beside clients that verify their data.
-    Soak(soak::Options),
-    /// Simulate whole scenarios drawn from seeds and check them.
-    Sweep(sweep::Options),
+    /// A command of `trials`, built first.
+    #[command(external_subcommand)]
+    Trials(Vec<OsString>),
 }
 
 /// Ends with 1 where the command failed, with 2 where there is no such command or option.
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::BrowserTest(options) => browser::run(&options),
-        Command::Changes(options) => changes::run(&options),
         Command::Check => check::run(),
-        Command::Client(options) => client::run(&options),
-        Command::GuestPrepare(cache) => guest::prepare(&cache),
-        Command::GuestTest(options) => guest::run(&options),
-        Command::KillTest(options) => guest::kill::run(&options),
-        Command::GuestBench(options) => guest::bench::run(&options),
-        Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
-        Command::Order(options) => order::run(&options),
-        Command::Package(options) => package::run(&options),
-        Command::Soak(options) => soak::run(&options),
-        Command::Sweep(options) => sweep::run(&options),
+        Command::Trials(arguments) => trials(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,6 +53,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Becomes `trials` with these arguments; returns only where it can't.
+fn trials(arguments: &[OsString]) -> anyhow::Result<()> {
+    // `cargo xtask trials --help` is the help of `trials` itself.
+    let arguments = arguments.strip_prefix(&["trials".into()]).unwrap_or(arguments);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(["run", "--quiet", "--package", "trials", "--"]).args(arguments);
+    Err(command.exec()).context("can't start cargo")
 }
 
 #[cfg(test)]
@@ -98,49 +74,23 @@ mod tests {
     }
 
     #[test]
-    fn what_the_documentation_tells_to_type_is_accepted() {
-        for line in [
-            "browser-test --screenshots --filter thousand --cache DIR",
-            "changes --changes 2000 --kills 200 --seed 7 --json FILE",
-            "changes --changes 100 --kills 40 --self-check",
-            "check",
-            "client --program PATH --python PATH",
-            "guest-prepare --cache DIR",
-            "guest-test --filter ext4 --keep --self-check --cache DIR",
-            "guest-bench --only ublk --ublksrv PATH --spdk DIR --json FILE --cache DIR",
-            "kill-test --kills 20 --seed 18446744073709551615 --qemu 7.2 --json FILE --self-check",
-            "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
-            "fuzz --seconds 300 --target registers",
-            "fuzz --seconds 1800 --jobs 2 --minimise",
-            "order --rounds 3 --seconds 2 --drive pm1735 --json",
-            "package --out DIR --deb-version 0.2.0-1",
-            "soak --minutes 30 --seed 7 --json FILE",
-            "sweep --seeds 10000 --seed 7 --jobs 2 --canaries",
-        ] {
+    fn documented_commands_parse() {
+        for line in ["check", "fuzz --seconds 300 --target registers", "fuzz --seconds 1800 --jobs 2 --minimise"] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).expect_err("an error"));
         }
     }
 
     #[test]
-    fn what_is_out_of_range_or_unknown_ends_with_2() {
-        for line in [
-            "",
-            "nothing",
-            "changes --changes 0",
-            "check --fast",
-            "kill-test --qemu 9.9",
-            "bench --rounds 0",
-            "bench --seconds 0",
-            "fuzz --target",
-            "fuzz --jobs 0",
-            "order --seconds 601",
-            "order --rounds 0",
-            "soak --minutes 0",
-            "sweep --seeds 0",
-            "sweep --jobs 0",
-            "sweep --jobs 257",
-            "sweep --seed -1",
-        ] {
+    fn other_commands_go_to_trials_with_their_options() {
+        let Ok(Cli { command: Command::Trials(arguments) }) = parse("guest-test --filter ext4") else {
+            panic!("not a command of trials");
+        };
+        assert_eq!(arguments, ["guest-test", "--filter", "ext4"]);
+    }
+
+    #[test]
+    fn bad_options_end_with_2() {
+        for line in ["", "check --fast", "fuzz --target", "fuzz --jobs 0"] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}: {error}");
         }

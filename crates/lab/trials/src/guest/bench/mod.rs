@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<()> {
     let images = prepare::images(&options.cache.path()?)?;
     let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
     let machine = Machine::new(images, dir.path())?;
-    let (binary, ublksrv) = (daemon::binary()?, options.ublksrv.clone());
+    let (binary, ublksrv) = (daemon::binary(daemon::Profile::Release)?, options.ublksrv.clone());
     let bench = Bench { machine, binary, dir: dir.path().to_owned(), ublksrv, spdk: options.spdk.dir() };
     let mut figures = Map::new();
     for (title, part) in chosen {

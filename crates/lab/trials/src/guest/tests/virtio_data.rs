@@ -1,5 +1,5 @@
 //! What is on a virtio disk is what was written, trimmed or zeroed; with the write cache on or off,
-//! across reboots, and beside an NVMe tenant.
+//! and across reboots.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::ext4;
-use crate::guest::lab::{Lab, Tenant, VIRTIO};
+use crate::guest::lab::{Lab, VIRTIO};
 use crate::guest::qemu::Guest;
 use crate::wait;
 
@@ -23,30 +23,12 @@ pub fn verify(lab: &mut Lab) -> Result<()> {
         let command = format!("DEVICE=/dev/vda ENGINE={engine} fio --minimal /etc/verify.fio");
         guest.start_job("verify", &command, LIMIT)?;
     }
-    finish(lab, VIRTIO)
-}
-
-/// One drive, one policy, both front ends: an NVMe guest that is promised a latency and a virtio guest
-/// verify at the same time.
-pub fn beside_nvme(lab: &mut Lab) -> Result<()> {
-    const PAIR: [Tenant; 2] = [Tenant::Guaranteed, Tenant::Virtio];
-    for (guest, device) in lab.guests(PAIR)?.into_iter().zip(["/dev/nvme0n1", "/dev/vda"]) {
-        guest.start_job(
-            "verify",
-            &format!(
-                "fio --name=verify --filename={device} --direct=1 --ioengine=io_uring --iodepth=16 --rw=randwrite \
-                 --bsrange=4k-64k --size=8m --numjobs=4 --offset_increment=16m --time_based --runtime=10 \
-                 --verify=crc32c --verify_backlog=64 --verify_fatal=1"
-            ),
-            LIMIT,
-        )?;
-    }
-    finish(lab, PAIR)
+    finish(lab)
 }
 
 /// Waits for the jobs named verify, which must succeed.
-fn finish(lab: &mut Lab, tenants: [Tenant; 2]) -> Result<()> {
-    for (guest, tenant) in lab.guests(tenants)?.into_iter().zip(tenants) {
+fn finish(lab: &mut Lab) -> Result<()> {
+    for (guest, tenant) in lab.guests(VIRTIO)?.into_iter().zip(VIRTIO) {
         let output = guest.finish_job("verify", LIMIT)?;
         ensure!(output.code == 0, "fio in {}:\n{}", tenant.name(), output.text);
     }
@@ -81,7 +63,7 @@ pub fn trim_and_zeroes(lab: &mut Lab) -> Result<()> {
     for guest in lab.guests(VIRTIO)? {
         guest.start_job("verify", mixed, LIMIT)?;
     }
-    finish(lab, VIRTIO)
+    finish(lab)
 }
 
 /// Zeroes and trims parts of 4 MiB of random data and compares all of it.
@@ -159,7 +141,7 @@ pub fn ext4_survives_reboot(lab: &mut Lab) -> Result<()> {
     for guest in lab.guests(VIRTIO)? {
         guest.start_job("verify", "sh /usr/sbin/ext4-fill /dev/vda && umount /mnt", LIMIT)?;
     }
-    finish(lab, VIRTIO).context("filling")?;
+    finish(lab).context("filling")?;
     for guest in lab.guests(VIRTIO)? {
         guest.start_reboot()?;
     }

@@ -18,7 +18,7 @@ use serde::Serialize;
 use self::compare::{Outcome, Verdict, median};
 use self::setting::{GUARANTEED, Machine, NOISY, POLICIES};
 use self::sides::{Bench, Seen};
-use crate::guest::daemon::binary;
+use crate::guest::daemon::{Profile, binary};
 
 /// Standing in line for longer than this share of the time reaches a p99.
 const WAITED_NOTED: f64 = 0.01;
@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// The clients are part of what is measured, so they run as optimized as the daemon.
 fn again_optimized() -> Result<()> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(["run", "--quiet", "--release", "--package", "trials", "--"])
         .args(std::env::args_os().skip(1))
         .status()
         .context("can't start cargo")?;
@@ -108,7 +108,7 @@ fn again_optimized() -> Result<()> {
 }
 
 fn report(options: &Options, machine: Machine) -> Result<Report> {
-    let binary = binary()?;
+    let binary = binary(Profile::Release)?;
     let bench = Bench { binary: &binary, drive: &options.drive, machine };
     eprintln!("simulating {} policies …", POLICIES.len());
     let simulated = sides::simulate(&bench)?;

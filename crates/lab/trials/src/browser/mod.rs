@@ -21,7 +21,7 @@ use chromium::{Chromium, Program};
 
 use crate::guest::daemon;
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct Options {
     /// Write the pictures that the documentation shows, docs/images/page-*.png
     #[arg(long)]
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
             return Ok(());
         }
     };
-    let binary = daemon::binary()?;
+    let binary = daemon::binary(daemon::Profile::Dev)?;
     let dir = tempfile::Builder::new().prefix("evenkeel-browser-").tempdir()?;
     let chromium = Chromium::start(&program, dir.path())?;
     let mut bench = checks::Bench { chromium, axe, binary, dir: dir.path().to_path_buf() };

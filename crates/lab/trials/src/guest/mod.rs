@@ -10,7 +10,7 @@
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `debian`, `host` | Debians that are installed once, and the host that operators type recipes in |
 //! | `recipe` | the pages of docs/recipes, as blocks that tests execute |
-//! | `tests` | the tests |
+//! | `tests`, `changes` | the tests, and which of them a change calls for |
 //! | `kill` | the daemon killed under load |
 //! | `hybrid` | a VM, a container and a process that share a drive, in one guest |
 //! | `bench` | what is measured in guests |
@@ -21,6 +21,7 @@
 mod agent;
 pub mod apt;
 pub mod bench;
+mod changes;
 pub mod daemon;
 mod debian;
 mod host;
@@ -49,11 +50,13 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
+use daemon::Profile;
 use lab::{Lab, Server};
 use prepare::Images;
 
 pub use prepare::default_cache;
 use qemu::{Accel, Machine};
+pub use tests::Test;
 
 #[derive(Debug, clap::Args)]
 pub struct CacheDir {
@@ -70,19 +73,25 @@ impl CacheDir {
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Only the tests whose names contain this
-    #[arg(long, value_name = "NAME")]
+    /// Only the tests whose names contain this [default: the daily ones, and those that the changed paths call for]
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
     filter: Option<String>,
-    /// Those that take minutes too
+    /// All tests
     #[arg(long)]
-    long: bool,
+    all: bool,
+    /// Take paths as changed that differ from this commit [default: where HEAD left its upstream, else HEAD's parent]
+    #[arg(long, value_name = "COMMIT")]
+    since: Option<String>,
+    /// Boot a release build of the daemon [default: the build that tests use]
+    #[arg(long)]
+    release: bool,
     /// Keep the run's files
     #[arg(long)]
     keep: bool,
     /// Put QEMU's own controllers in the daemon's place: the tests must pass there too
     #[arg(long)]
     self_check: bool,
-    /// Run them so many times, one run after the other, each from nothing
+    /// Run them N times, one run after the other, each from nothing
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
     /// Run them beside a busy loop on each CPU
@@ -114,13 +123,8 @@ pub fn storage_daemon() -> Option<Command> {
 /// # Errors
 /// When a test failed or none ran under a filter.
 pub fn run(options: &Options) -> Result<()> {
-    let is_chosen = |test: &&tests::Test| match &options.filter {
-        Some(part) => test.name.contains(part),
-        None => options.long || !test.is_long,
-    };
-    let chosen: Vec<&tests::Test> = tests::ALL.iter().filter(is_chosen).collect();
+    let chosen = choose(options)?;
     ensure!(!chosen.is_empty(), "no guest test is named so");
-
     let images = match prepare::images(&options.cache.path()?) {
         Ok(images) => images,
         Err(error) if required() => return Err(error.context("guest tests must not be skipped here")),
@@ -133,7 +137,8 @@ pub fn run(options: &Options) -> Result<()> {
             return Ok(());
         }
     };
-    let server = if options.self_check { Server::SelfCheck } else { Server::Evenkeel(daemon::binary()?) };
+    let profile = if options.release { Profile::Release } else { Profile::Dev };
+    let server = if options.self_check { Server::SelfCheck } else { Server::Evenkeel(daemon::binary(profile)?) };
 
     let _busy = options.busy.then(BusyLoops::start).transpose()?;
     let mut failed = 0;
@@ -141,25 +146,101 @@ pub fn run(options: &Options) -> Result<()> {
         if options.runs.is_some() {
             println!("Run {run}:");
         }
-        failed += run_once(&images, &server, &chosen, options.keep)?;
+        let mut session = Session::new(images.clone(), server.clone())?;
+        for test in &chosen {
+            session.run(test);
+        }
+        failed += session.end(options.keep);
     }
     ensure!(failed == 0, "{failed} guest tests failed");
     Ok(())
 }
 
-/// Runs the tests once, from nothing, and returns how many failed.
-fn run_once(images: &Images, server: &Server, chosen: &[&tests::Test], keep: bool) -> Result<usize> {
-    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
-    let machine = Machine::new(images.clone(), dir.path())?;
-    let accel = Accel::probe(&machine);
-    println!("Guests run under {}.", if accel == Accel::Kvm { "KVM" } else { "emulation (TCG)" });
-    let mut lab = Lab::new(machine, accel, server.clone(), dir.path().to_path_buf());
-    let failed = run_tests(&mut lab, chosen);
-    lab.discard();
-    if keep {
-        println!("The run's files are in {}.", dir.keep().display());
+/// The tests that were asked for, in their order.
+fn choose(options: &Options) -> Result<Vec<&'static Test>> {
+    if options.all {
+        return Ok(tests::ALL.iter().collect());
     }
-    Ok(failed)
+    if let Some(part) = &options.filter {
+        return Ok(tests::ALL.iter().filter(|test| test.name.contains(part)).collect());
+    }
+    let called_for = changes::called_for(options.since.as_deref())?;
+    Ok(tests::ALL.iter().filter(|test| test.is_daily || called_for.contains(&test.name)).collect())
+}
+
+/// The tests that `make test` leaves out where no path calls for them.
+pub fn beyond_daily() -> impl Iterator<Item = &'static Test> {
+    tests::ALL.iter().filter(|test| !test.is_daily)
+}
+
+/// Tests of one run, one after the other, and what became of them. Guests stay up from one to the next.
+pub struct Session {
+    lab: Lab,
+    dir: tempfile::TempDir,
+    start: Instant,
+    passed: usize,
+    failures: Vec<(&'static str, String)>,
+}
+
+impl Session {
+    /// Nothing runs yet.
+    ///
+    /// # Errors
+    /// When there is no place for the run's files.
+    pub fn new(images: Images, server: Server) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
+        let machine = Machine::new(images, dir.path())?;
+        let accel = Accel::probe(&machine);
+        println!("Guests run under {}.", if accel == Accel::Kvm { "KVM" } else { "emulation (TCG)" });
+        let lab = Lab::new(machine, accel, server, dir.path().to_path_buf());
+        Ok(Self { lab, dir, start: Instant::now(), passed: 0, failures: Vec::new() })
+    }
+
+    /// A session with a dev build of this checkout.
+    ///
+    /// # Errors
+    /// When guests or build can't be made.
+    pub fn of_this_checkout(cache: &CacheDir) -> Result<Self> {
+        let images = prepare::images(&cache.path()?)?;
+        Self::new(images, Server::Evenkeel(daemon::binary(Profile::Dev)?))
+    }
+
+    /// Runs one, prints how it went, and returns whether it passed.
+    pub fn run(&mut self, test: &Test) -> bool {
+        let start = Instant::now();
+        let result = (test.run)(&mut self.lab).and_then(|()| self.lab.check_quiet());
+        let seconds = start.elapsed().as_secs_f64();
+        let passed = result.is_ok();
+        match result {
+            Ok(()) => {
+                println!("guest test {} ... ok ({seconds:.1} s)", test.name);
+                self.passed += 1;
+            }
+            Err(error) => {
+                println!("guest test {} ... FAILED ({seconds:.1} s)", test.name);
+                println!("{error:#}\n{}\n--- end of logs ---", self.lab.logs());
+                self.lab.discard();
+                // The causes around the root are logs.
+                self.failures.push((test.name, error.root_cause().to_string()));
+            }
+        }
+        passed
+    }
+
+    /// Ends daemon and guests, and returns how many tests failed.
+    pub fn end(mut self, keep: bool) -> usize {
+        self.lab.discard();
+        if keep {
+            println!("The run's files are in {}.", self.dir.keep().display());
+        }
+        println!("The guest tests took {:.0} s.", self.start.elapsed().as_secs_f64());
+        // Again: the logs of a failure fill screens, and a log that is cut keeps its end.
+        for (name, error) in &self.failures {
+            println!("FAILED {name}: {error}");
+        }
+        println!("{} passed, {} failed, 0 skipped", self.passed, self.failures.len());
+        self.failures.len()
+    }
 }
 
 /// A loop on each CPU, until dropped: what waits by the clock instead of for what it needs fails beside them.
@@ -180,36 +261,6 @@ impl Drop for BusyLoops {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// Runs the tests and returns how many failed.
-fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
-    let start = Instant::now();
-    let mut failures: Vec<(&str, String)> = Vec::new();
-    for test in chosen {
-        let test_start = Instant::now();
-        let result = (test.run)(lab).and_then(|()| lab.check_quiet());
-        let seconds = test_start.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                println!("guest test {} ... ok ({seconds:.1} s)", test.name);
-            }
-            Err(error) => {
-                println!("guest test {} ... FAILED ({seconds:.1} s)", test.name);
-                println!("{error:#}\n{}\n--- end of logs ---", lab.logs());
-                lab.discard();
-                // What is around the cause are logs.
-                failures.push((test.name, error.root_cause().to_string()));
-            }
-        }
-    }
-    println!("All guest tests took {:.0} s.", start.elapsed().as_secs_f64());
-    // Again: the logs of a failure fill screens, and a log that is cut keeps its end.
-    for (name, error) in &failures {
-        println!("FAILED {name}: {error}");
-    }
-    println!("{} passed, {} failed, 0 skipped", chosen.len() - failures.len(), failures.len());
-    failures.len()
 }
 
 /// Whether a skip counts as a failure.

@@ -31,11 +31,10 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 14] = [
+const GUEST_FILES: [(&str, &str); 13] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
     ("usr/sbin/numbered-files", include_str!("../../guest/numbered-files.sh")),
-    ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
     ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
     ("usr/sbin/load-modules", include_str!("../../guest/load-modules.sh")),
     ("usr/sbin/container", include_str!("../../guest/container.sh")),

@@ -31,9 +31,9 @@ const PACKAGES: [&str; 7] = [
 
 /// What Evenkeel's package brings, beside its programs.
 const PACKAGED: [(&str, &str); 3] = [
-    ("etc/evenkeel/config.toml", include_str!("../../../packaging/config.toml")),
-    ("usr/lib/sysusers.d/evenkeel.conf", include_str!("../../../packaging/sysusers.conf")),
-    ("usr/lib/tmpfiles.d/evenkeel.conf", include_str!("../../../packaging/tmpfiles.conf")),
+    ("etc/evenkeel/config.toml", include_str!("../../../../../packaging/config.toml")),
+    ("usr/lib/sysusers.d/evenkeel.conf", include_str!("../../../../../packaging/sysusers.conf")),
+    ("usr/lib/tmpfiles.d/evenkeel.conf", include_str!("../../../../../packaging/tmpfiles.conf")),
 ];
 /// What its package does as it is installed, and what starts the daemon.
 const SETUP: &str =

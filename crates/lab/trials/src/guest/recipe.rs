@@ -45,7 +45,7 @@ pub fn pages() -> Result<Vec<String>> {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes"))
 }
 
 fn blocks(page: &str) -> Result<Vec<Block>> {

@@ -236,7 +236,7 @@ fn a_thousand_tenants(bench: &mut Bench, _: bool) -> Result<()> {
 /// Writes a picture for the documentation.
 fn save(bench: &mut Bench, page: &Page, name: &str) -> Result<()> {
     let picture = bench.chromium.screenshot(page)?;
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/images");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/images");
     fs::create_dir_all(dir)?;
     let path = format!("{dir}/{name}.png");
     let mut decode = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(fs::File::create(&path)?).spawn()?;

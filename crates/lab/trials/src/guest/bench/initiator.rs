@@ -62,7 +62,7 @@ struct Row {
 /// Measures and prints a table.
 pub fn measure(bench: &Bench) -> Result<serde_json::Value> {
     let example = ["--package", "backend-nvme", "--example", PROGRAM];
-    let program = daemon::build(&example)?.join("examples").join(PROGRAM);
+    let program = daemon::build(daemon::Profile::Release, &example)?.join("examples").join(PROGRAM);
     let guest = Inside::new("initiator").iommu().modules(&VFIO_MODULES).nvme("ek0", 4, DRIVE_MIB);
     let guest = guest.program(&format!("usr/bin/{PROGRAM}"), program);
     let mut guest = guest.boot(&bench.lab(Accel::probe(&bench.machine)))?.context("there are no programs")?;

@@ -256,26 +256,40 @@ read_only = {read_only}
     text
 }
 
-/// The binary under test: `EVENKEEL_BIN`, or a release build of this checkout.
+/// How cargo builds what is tested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// As for the other tests: built already where those ran.
+    Dev,
+    /// As for packages and benches.
+    Release,
+}
+
+/// The binary under test: `EVENKEEL_BIN`, or a build of this checkout.
 ///
 /// # Errors
 /// When the build fails.
-pub fn binary() -> Result<PathBuf> {
+pub fn binary(profile: Profile) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
         return fs::canonicalize(&path).with_context(|| format!("EVENKEEL_BIN: {}", Path::new(&path).display()));
     }
-    let release = build(&["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
-    fs::canonicalize(release.join("evenkeel")).context("the binary that cargo built")
+    let folder = build(profile, &["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
+    fs::canonicalize(folder.join("evenkeel")).context("the binary that cargo built")
 }
 
-/// Has cargo make a release build of what the arguments name; returns the folder that it is in.
+/// Has cargo build what the arguments name; returns the folder that it is in.
 ///
 /// # Errors
 /// When the build fails.
-pub fn build(arguments: &[&str]) -> Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+pub fn build(profile: Profile, arguments: &[&str]) -> Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let (option, folder) = match profile {
+        Profile::Dev => (None, "debug"),
+        Profile::Release => (Some("--release"), "release"),
+    };
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet"])
+        .args(["build", "--quiet"])
+        .args(option)
         .args(arguments)
         .current_dir(&workspace)
         .status()
@@ -285,5 +299,5 @@ pub fn build(arguments: &[&str]) -> Result<PathBuf> {
         Some(dir) => PathBuf::from(dir),
         None => workspace.join("target"),
     };
-    Ok(target.join("release"))
+    Ok(target.join(folder))
 }

@@ -94,7 +94,7 @@ fn seed_of_now() -> u64 {
 /// a spoiled image goes unnoticed.
 pub fn run(options: &Options) -> Result<()> {
     let images = prepare::images(&options.cache.path()?)?;
-    let binary = daemon::binary()?;
+    let binary = daemon::binary(daemon::Profile::Release)?;
     let dir = tempfile::Builder::new().prefix("evenkeel-kills-").tempdir()?;
     let machine = Machine::new(images, dir.path())?;
     let accel = Accel::probe(&machine);

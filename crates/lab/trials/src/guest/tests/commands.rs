@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::pair;
 use crate::guest::daemon::TENANT_SIZE_MIB;
 use crate::guest::lab::{Lab, Tenant};
 use crate::guest::qemu::Guest;
@@ -12,8 +13,17 @@ use crate::guest::qemu::Guest;
 const NAMESPACE: &str = "/dev/nvme0n1";
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Queues, Identify, logs, features, arbitration and data commands, as the kernel and nvme-cli see them.
+pub fn identify_and_commands(lab: &mut Lab) -> Result<()> {
+    pair::four_queues(lab)?;
+    identify(lab)?;
+    logs_and_features(lab)?;
+    arbitration(lab)?;
+    data_commands(lab)
+}
+
 /// Identify Controller and Identify Namespace say what the controller is.
-pub fn identify(lab: &mut Lab) -> Result<()> {
+fn identify(lab: &mut Lab) -> Result<()> {
     let is_evenkeel = lab.is_evenkeel();
     let guest = lab.guest(Tenant::BestEffort)?;
     let controller = json(guest, "nvme id-ctrl /dev/nvme0 -o json")?;
@@ -50,7 +60,7 @@ pub fn identify(lab: &mut Lab) -> Result<()> {
 }
 
 /// SMART counts what the host does; every log and feature that the controller must have answers.
-pub fn logs_and_features(lab: &mut Lab) -> Result<()> {
+fn logs_and_features(lab: &mut Lab) -> Result<()> {
     let guest = lab.guest(Tenant::BestEffort)?;
     let smart = "nvme smart-log /dev/nvme0 -o json";
     let before = json(guest, smart)?;
@@ -88,7 +98,7 @@ pub fn logs_and_features(lab: &mut Lab) -> Result<()> {
 }
 
 /// A guest reads and sets the weights of its queues, and a reset brings the defaults back.
-pub fn arbitration(lab: &mut Lab) -> Result<()> {
+fn arbitration(lab: &mut Lab) -> Result<()> {
     let is_evenkeel = lab.is_evenkeel();
     let guest = lab.guest(Tenant::BestEffort)?;
     let recommended = number(&json(guest, "nvme id-ctrl /dev/nvme0 -o json")?, "rab")?;
@@ -136,7 +146,7 @@ fn last_hex(answer: &str) -> Result<u32> {
 
 /// Flush, Dataset Management, Write Zeroes and Compare do what they say, and only where they were
 /// told to.
-pub fn data_commands(lab: &mut Lab) -> Result<()> {
+fn data_commands(lab: &mut Lab) -> Result<()> {
     let guest = lab.guest(Tenant::BestEffort)?;
     guest.run("dd if=/dev/urandom of=/tmp/data bs=64k count=1")?;
     guest.run(&format!("dd if=/tmp/data of={NAMESPACE} bs=64k oflag=direct"))?;

@@ -37,7 +37,10 @@ pub struct Options {
 /// When there is no `cargo-deb`, or something can't be built.
 pub fn run(options: &Options) -> Result<()> {
     find_cargo_deb()?;
-    let programs = daemon::build(&["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
+    let programs = daemon::build(
+        daemon::Profile::Release,
+        &["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"],
+    )?;
     stage(&programs)?;
     println!("package: {}", pack(options.deb_version.as_deref(), &options.out, Effort::Small)?.display());
     Ok(())
@@ -124,7 +127,7 @@ fn cargo() -> Command {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// What a command that must succeed prints.

@@ -1,4 +1,4 @@
-//! The host's end of the command channel to a guest; the guest's end is `xtask/guest/init.sh`.
+//! The host's end of the command channel to a guest; the guest's end is `guest/init.sh`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

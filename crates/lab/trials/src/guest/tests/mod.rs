@@ -1,0 +1,107 @@
+//! The guest tests. Each asks the lab for the guests it needs; none relies on what another left on
+//! the drives.
+
+mod assigned;
+mod commands;
+mod crash;
+mod data;
+mod drives;
+mod ext4;
+mod hotplug;
+mod hybrid;
+mod namespaces;
+mod nvme_commands;
+mod nvme_drive;
+mod online;
+mod package;
+mod pair;
+mod priorities;
+mod rebind;
+mod recipes;
+mod recipes_containers;
+mod sanitize;
+mod ublk;
+mod virtio;
+mod virtio_data;
+
+use anyhow::Result;
+
+use super::kill;
+use super::lab::Lab;
+
+/// A test.
+pub struct Test {
+    /// Its name in reports and filters.
+    pub name: &'static str,
+    /// Fails where what it tests does.
+    pub run: fn(&mut Lab) -> Result<()>,
+    /// Part of `make test`. The others run with `--all`, by name, or where the changed paths name them.
+    pub is_daily: bool,
+}
+
+const fn daily(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
+    Test { name, run, is_daily: true }
+}
+
+const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
+    Test { name, run, is_daily: false }
+}
+
+/// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
+pub const BY_PATH: [(&[&str], &[&str]); 5] = [
+    (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
+    (&["docs/recipes/"], &["recipe-"]),
+    (&["crates/backends/nvme", "crates/daemon/host-drives/"], &["nvme-drive-", "nvme-commands-", "drive-", "drives-"]),
+    (&["crates/daemon/keeper/"], &["-killed"]),
+    (&["crates/frontends/ublk/"], &["ublk-"]),
+];
+
+/// All tests, in the order that they run in; guests stay up from one to the next.
+///
+/// Daily are the tests that meet each front end, each back end and each way of dying once, with verified data.
+pub const ALL: &[Test] = &[
+    daily("two-guests-keep-apart", pair::keep_apart),
+    daily("fio-verify-io-uring", data::verify_io_uring),
+    daily("fio-trim", data::trim),
+    full("nvme-identify-and-commands", commands::identify_and_commands),
+    daily("nvme-bad-commands", commands::bad_commands),
+    daily("nvme-format", commands::format),
+    daily("nvme-reset-under-load", rebind::reset_under_load),
+    full("driver-rebind-under-load", rebind::rebind_under_load),
+    full("guest-killed-mid-write", crash::killed_mid_write),
+    full("ext4-survives-restarts", ext4::survives_restarts),
+    daily("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
+    daily("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
+    full("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
+    full("nvme-drive-behind-two-controllers", nvme_drive::two_controllers),
+    full("nvme-commands-past-the-block-layer", nvme_commands::past_the_block_layer),
+    full("nvme-commands-that-fail", nvme_commands::what_goes_wrong),
+    full("nvme-drive-calibrated", nvme_drive::calibrated),
+    full("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
+    full("nvme-drive-late-and-wrong", hotplug::late_and_wrong),
+    full("nvme-drive-erases-itself", sanitize::erases_itself),
+    full("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
+    full("a-drive-is-assigned-and-returned", assigned::assigned_and_returned),
+    full("a-drive-that-others-have-is-not-assigned", assigned::what_others_have),
+    full("drives-have-virtual-functions", drives::virtual_functions),
+    daily("ublk-block-devices", ublk::block_devices),
+    full("ublk-without-the-driver", ublk::no_driver),
+    full("vm-container-and-process", hybrid::three_at_once),
+    full("virtio-queues-and-features", virtio::queues_and_features),
+    full("virtio-read-only", virtio::read_only),
+    daily("virtio-fio-verify", virtio_data::verify),
+    daily("virtio-trim-and-zeroes", virtio_data::trim_and_zeroes),
+    full("virtio-write-cache", virtio_data::write_cache),
+    full("virtio-ext4-survives-reboot", virtio_data::ext4_survives_reboot),
+    full("virtio-rebind-under-load", virtio::rebind_under_load),
+    full("virtio-priorities-by-ionice", priorities::by_ionice),
+    daily("disks-come-and-go", online::come_and_go),
+    daily("virtio-daemon-killed", kill::few_kills),
+    daily("nvme-daemon-killed", kill::few_kills_beside_a_keeper),
+    full("daemon-killed-while-guests-boot", kill::few_kills_while_guests_boot),
+    full("recipe-qemu", recipes::qemu),
+    full("recipe-libvirt", recipes::libvirt),
+    full("daemon-killed-while-guests-reset", kill::few_kills_while_guests_reset),
+    full("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
+    full("recipe-containers", recipes_containers::containers),
+];
