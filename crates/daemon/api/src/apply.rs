@@ -1,89 +1,89 @@
-//! A configuration file that is applied to a daemon that runs.
+//! Applying a configuration file to a running daemon: the request, the plan and the result.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A configuration file whose tenants are to be served from now on.
+/// A configuration file. The daemon makes its disks agree with the file's `[[tenant]]` sections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
-    /// Its name, for messages.
+    /// The file's name. It appears in error messages only.
     pub file: String,
-    /// All of it; at most 4 MiB.
+    /// The file's content, in TOML. At most 4 MiB.
     pub text: String,
-    /// Only say what would be done.
+    /// `true`: report the plan and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// What somebody was shown and agreed to: nothing is done if it is something else by now.
+    /// The plan that the operator agreed to. The daemon changes nothing if the plan is a different one by now.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agreed: Option<Vec<Step>>,
 }
 
-/// What is done with a tenant, or would be.
+/// What is done with a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It was made or added while the daemon ran, and is the file's from now on.
+    /// The tenant or drive was added while the daemon ran. The configuration file owns it from now on.
     Declare,
-    /// It is in the file, and not served.
+    /// The tenant is in the file but is not served yet. Its disk is created.
     Create,
-    /// It is promised or held to something else.
+    /// The tenant's promise, weight or limits change.
     Change,
-    /// It left the file: it goes, and its data is overwritten.
+    /// The tenant is no longer in the file. Its disk is deleted and its data is overwritten.
     Delete,
-    /// It can't be done while the daemon runs; each key says what to do.
+    /// This can't be changed while the daemon runs. Each key's `remedy` says what to do instead.
     Later,
 }
 
-/// A key of the file with another value.
+/// A key of the file whose value changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Key {
-    /// As in the file; `demand.bs` for one of a section within.
+    /// The key's name, as in the file. A key of a subsection has its name in front, such as `demand.bs`.
     pub key: String,
-    /// As it is now; none: it is not there.
+    /// The value now. Absent: the key is not set.
     pub old: Option<String>,
-    /// As it is to be; none: it is there no more.
+    /// The value that the file sets. Absent: the file does not set the key.
     pub new: Option<String>,
-    /// What to do where it can't be changed while the daemon runs.
+    /// What to do if the key can't be changed while the daemon runs.
     pub remedy: Option<String>,
 }
 
-/// One difference between a file and what is served.
+/// One difference between the file and what is served now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Step {
-    /// What becomes of it.
+    /// What is done.
     pub action: Action,
-    /// Whose; none: a section that is no tenant's. A change of those is one of policies; what is declared of them are
+    /// The tenant. Absent: the section is not a tenant's. With `change` it is then about policies, with `declare` about
     /// drives.
     pub tenant: Option<String>,
-    /// Bytes of the disk that comes or goes.
+    /// Size in bytes of the disk that is created or deleted.
     pub size_bytes: Option<u64>,
-    /// What the file says of it, or says otherwise.
+    /// The keys that differ. For `create`: all keys of the section.
     pub keys: Vec<Key>,
 }
 
-/// What a file differs in, and whether that was carried out.
+/// How a file differs from what is served, and whether the differences were applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Applied {
-    /// In the order in which they are done.
+    /// The differences, in the order in which they are applied.
     pub steps: Vec<Step>,
-    /// They are done, but for what is for later.
+    /// `true`: all steps but those with the action `later` were applied.
     pub done: bool,
-    /// The file that the daemon starts with.
+    /// Path of the file that the daemon reads when it starts.
     pub starts_with: String,
 }
 
-/// The configuration of a running daemon, with the disks that were made since, as one file.
+/// The configuration of a running daemon as one file, including the disks that were created since it started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Exported {
-    /// The file.
+    /// The file's content, in TOML.
     pub text: String,
 }
 
 impl Action {
-    /// As a plan has it.
+    /// The action's name, as a printed plan shows it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Declare => "declare",
@@ -96,12 +96,12 @@ impl Action {
 }
 
 impl Step {
-    /// Whether it is about policies.
+    /// Whether this step changes policies.
     pub fn is_policies(&self) -> bool {
         self.action == Action::Change && self.tenant.is_none()
     }
 
-    /// It can't be done while the daemon runs, for a reason.
+    /// Marks the step as impossible while the daemon runs, and gives the reason.
     pub fn put_off(&mut self, why: &str) {
         self.action = Action::Later;
         self.keys.iter_mut().for_each(|key| key.remedy = Some(format!("start the daemon again: {why}")));
@@ -116,7 +116,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// One line: `change db: weight 1 → 5, rw_iops none → 20k`.
+/// One line, such as `change db: weight 1 → 5, rw_iops none → 20k`.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.action == Action::Declare {

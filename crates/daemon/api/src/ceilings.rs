@@ -1,30 +1,30 @@
-//! What a disk may do at most, in numbers.
+//! The limits of a disk, as numbers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a disk may do at most; what is left out has no limit.
+/// The limits of a disk. An absent limit is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Ceilings {
-    /// Commands per second.
+    /// Reads, writes and all other commands per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_iops: Option<u64>,
     /// Reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub r_iops: Option<u64>,
-    /// Commands per second that are no reads.
+    /// Writes and all other commands except reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_iops: Option<u64>,
-    /// Bytes per second, both ways.
+    /// Bytes read and written per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_bytes_per_second: Option<u64>,
-    /// Bytes per second read.
+    /// Bytes read per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub r_bytes_per_second: Option<u64>,
-    /// Bytes per second written.
+    /// Bytes written per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_bytes_per_second: Option<u64>,
-    /// For how long unused quota is kept.
+    /// How long unused quota is kept, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst_ms: Option<f64>,
 }

@@ -1,24 +1,27 @@
-//! What is to be different of a disk.
+//! A change to a disk's settings.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::NewDisk;
 
-/// Instead of a limit: there is none from now on.
+/// The value that removes a limit or a minimum.
 const NO_LIMIT: &str = "none";
 
-/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit or a least
-/// that is `none` is taken away, and the burst goes with the last limit.
+/// Changes to a disk's promise, limits, size and front end. Absent keys stay as they are.
 ///
-/// From `frontend` on: how its guest reaches it, which changes only while no client is attached.
+/// The value `none` removes a limit (`rw_iops` and the like) or a minimum (`min_iops`, `min_bandwidth`). The burst goes
+/// away with the last limit.
+///
+/// The keys from `frontend` on say how the guest reaches the disk. They change only while no client is attached.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
-    /// A larger one than it has: it grows, while it is in use. See [`NewDisk::size`].
+    /// The new size, larger than the old one. A disk can grow while it is in use. See [`NewDisk::size`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<String>,
-    /// `best-effort` takes the latency target away, `guaranteed` the weight.
+    /// `guaranteed` or `best-effort`. `best-effort` removes the latency target; `guaranteed` removes the weight and the
+    /// minimums.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class: Option<String>,
     /// See [`NewDisk::latency_target`].
@@ -108,7 +111,7 @@ pub struct DiskChange {
 }
 
 impl DiskChange {
-    /// The disk with the change.
+    /// Returns the disk's settings with this change applied.
     pub fn apply(&self, disk: &NewDisk) -> NewDisk {
         let limit = |new: &Option<String>, old: &Option<String>| {
             new.as_ref().or(old.as_ref()).filter(|limit| *limit != NO_LIMIT).cloned()
@@ -148,8 +151,9 @@ impl DiskChange {
         changed
     }
 
-    /// What a disk loses since its class or its front end changes, as it was: `weight = 5`. What only the other one has
-    /// goes with it.
+    /// The settings that a disk loses because its class or front end changes, such as `weight = 5`.
+    ///
+    /// A setting is lost if the new class or front end does not have it.
     pub fn drops(&self, disk: &NewDisk) -> Dropped {
         let changed = self.apply(disk);
         let lost = |is_asked: bool, of: fn(&NewDisk) -> Vec<Option<String>>| -> Vec<String> {
@@ -183,7 +187,7 @@ impl DiskChange {
         Dropped { with_class, with_front_end }
     }
 
-    /// What only the other front end, or other threads, have goes with them, unless it is asked for now.
+    /// Applies the front-end keys. Settings that the new front end or threads don't have are dropped unless set here.
     fn apply_front_end(&self, disk: &mut NewDisk) {
         fn or<T: Clone>(new: &Option<T>, old: &mut Option<T>) {
             if new.is_some() {
@@ -223,12 +227,12 @@ impl DiskChange {
     }
 }
 
-/// What a disk had that it can't have any more, each as it stood in its section.
+/// The settings that a change drops, each as written in the disk's section, such as `weight = 5`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// What tenants of its class don't have.
+    /// Dropped because the new class does not have them.
     pub with_class: Vec<String>,
-    /// What its front end does not have.
+    /// Dropped because the new front end does not have them.
     pub with_front_end: Vec<String>,
 }
 
@@ -297,7 +301,7 @@ mod tests {
         assert_eq!((one_less.rw_iops.as_ref(), one_less.burst.as_deref()), (None, Some("2s")));
         let free = DiskChange { w_bandwidth: some("none"), ..DiskChange::default() }.apply(&one_less);
         assert_eq!((free.w_bandwidth, free.burst), (None, None));
-        // A burst that was asked for now is not dropped without a word.
+        // A burst that this change sets must be refused, not dropped silently.
         let asked = DiskChange { rw_iops: some("none"), burst: some("1s"), ..DiskChange::default() }.apply(&disk());
         assert_eq!(asked.burst, some("1s"));
     }

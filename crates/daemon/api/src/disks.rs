@@ -1,143 +1,142 @@
-//! Disks, as the API tells of them and takes them.
+//! Disks: what the API accepts to create one and reports about each.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{Attachment, Ceilings};
 
-/// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
-/// the same default.
+/// A disk to create. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDisk {
-    /// 1 to 63 of `a-z 0-9 _ -`, unique among the living.
+    /// Name of 1 to 63 characters of `a-z 0-9 _ -`. No other disk may have it.
     pub name: String,
-    /// A multiple of 4096 bytes, such as `16GiB`.
+    /// Size, a multiple of 4096 bytes, such as `16GiB`.
     pub size: String,
-    /// The drive that it is to be on. Left out: one where its promise and everybody else's hold, and of those the one
-    /// that has the least left over.
+    /// The drive to create the disk on. Absent: the daemon picks a drive on which all promises hold. It prefers
+    /// persistent drives, then the one with the least space left.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drive: Option<String>,
-    /// `vfio-user` (the default), `vhost-user-blk` or `ublk`.
+    /// `vfio-user` (the default; an NVMe controller), `vhost-user-blk` (virtio) or `ublk` (a block device of the host).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frontend: Option<String>,
     /// `best-effort` (the default) or `guaranteed`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class: Option<String>,
-    /// The promise to a guaranteed tenant, such as `50us`.
+    /// The latency promised to a guaranteed tenant, such as `50us`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_target: Option<String>,
-    /// The percentage of its commands that this is for, 50 to 99.9; 99 if left out.
+    /// The percentage of commands that must meet `latency_target`: 50 to 99.9, default 99.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_percentile: Option<f64>,
-    /// What a best-effort tenant gets at least while it asks for it, under `evenkeel`: commands per second, such as
-    /// `20k`.
+    /// The commands per second that a best-effort tenant gets at least while it asks for them, such as `20k`. Only the
+    /// policy `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub min_iops: Option<String>,
-    /// The same in bytes per second, in whole MiB, such as `200MiB/s`.
+    /// The bandwidth that a best-effort tenant gets at least while it asks for it, in whole MiB, such as `200MiB/s`.
+    /// Only the policy `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub min_bandwidth: Option<String>,
-    /// The share of a best-effort tenant, 1 to 10000.
+    /// Weight of a best-effort tenant, 1 to 10000. Best-effort tenants share the drive in proportion to their weights.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub weight: Option<u32>,
-    /// `urgent`, `high`, `medium`, `low` or `client`, under `wrr` and `drr`.
+    /// Priority under the policies `wrr` and `drr`: `urgent`, `high`, `medium`, `low` or `client`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub priority: Option<String>,
-    /// Commands per second at most, such as `20k`.
+    /// Limit of commands per second, such as `20k`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_iops: Option<String>,
-    /// Reads per second at most.
+    /// Limit of reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub r_iops: Option<String>,
-    /// Commands per second at most that are no reads.
+    /// Limit of writes and all other commands except reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_iops: Option<String>,
-    /// Bytes per second at most, both ways, in whole MiB, such as `200MiB/s`.
+    /// Limit of bytes read and written per second, in whole MiB, such as `200MiB/s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_bandwidth: Option<String>,
-    /// Bytes per second read at most.
+    /// Limit of bytes read per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub r_bandwidth: Option<String>,
-    /// Bytes per second written at most.
+    /// Limit of bytes written per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_bandwidth: Option<String>,
-    /// For how long unused quota of these limits is kept, such as `2s`; up to `60s`.
+    /// How long unused quota of these limits is kept, such as `2s`. At most `60s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<String>,
-    /// `shared` or `own-poller`.
+    /// `shared`: the tenant may share a poller thread. `own-poller`: it has a poller thread of its own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub isolation: Option<String>,
-    /// Serve it even if its promise can't be kept.
+    /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overcommit: Option<bool>,
-    /// I/O queues offered to the guest, 1 to 64.
+    /// Number of I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// Requests of each queue of a block device that the kernel hands over at a time: 1 to 4096, 128 if left out.
+    /// Requests that the kernel hands over at a time per queue, for `ublk`: 1 to 4096, default 128.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queue_depth: Option<u16>,
-    /// How the doorbells of an NVMe controller reach the daemon: `mapped` (the default) or `trapped`.
+    /// How an NVMe controller's doorbells reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doorbells: Option<String>,
-    /// Which threads serve its queues: `shared` (the default), `dedicated` or `per-queue`.
+    /// Which threads serve the queues: `shared` (the default), `dedicated` or `per-queue`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub threads: Option<String>,
-    /// When the threads of a virtio disk sleep: `adaptive` (the default), `polling` or `event`.
+    /// When the threads of a virtio or ublk disk sleep: `adaptive` (the default), `polling` or `event`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<String>,
-    /// CPUs of its own threads.
+    /// CPUs that the disk's own threads are pinned to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpus: Option<Vec<u32>>,
-    /// Memory that its client may have mapped, such as `8GiB`; at least that of its guest.
+    /// Memory that the client may map, such as `8GiB`. At least the guest's memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_memory: Option<String>,
-    /// Pieces of memory that its client may have mapped, 4 to 4096.
+    /// Number of memory regions that the client may map, 4 to 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_maps: Option<u32>,
-    /// Who owns its socket, by name or number.
+    /// User that owns the disk's socket, by name or number.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub socket_user: Option<String>,
-    /// The group of its socket, by name or number.
+    /// Group of the disk's socket, by name or number.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub socket_group: Option<String>,
-    /// The permissions of its socket: `0600`, `0660` or `0666`.
+    /// Permissions of the disk's socket: `0600`, `0660` or `0666`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub socket_mode: Option<String>,
-    /// Bytes of a block: 512 or 4096. Left out: 512, or what the drive has at least.
+    /// Block size in bytes: 512 or 4096. Absent: 512, or the drive's block size if that is larger.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
-    /// A virtio disk that can't be written to, or a namespace that the guest of `attach` can't write to.
+    /// `true`: the guest can't write. For virtio and ublk disks, and for a namespace with `attach`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_only: Option<bool>,
-    /// An NVMe tenant: the disk is a namespace of its controller from now on, and has no socket. Beside this it has a
-    /// name, a size, an `nsid`, a `lba_size` and `read_only`; promised and held to something are tenants.
+    /// Create a namespace and attach it to this NVMe tenant. It becomes part of the tenant's controller and has no
+    /// socket. It takes only `name`, `size`, `nsid`, `lba_size` and `read_only`: promises and limits are the tenant's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attach: Option<String>,
-    /// The namespace's identifier on every controller, 2 to 32. The lowest that is free
-    /// on that controller, if left out.
+    /// The namespace's identifier on every controller, 2 to 32. Absent: the lowest one that is free on the controller.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u32>,
 }
 
-/// Sections of a configuration, as [`NewDisk::to_section`] writes them.
+/// The `[[tenant]]` sections of a configuration, as [`NewDisk::to_section`] writes them.
 #[derive(Serialize, Deserialize)]
 struct Sections {
     tenant: Vec<NewDisk>,
 }
 
 impl NewDisk {
-    /// As a `[[tenant]]` section of a configuration.
+    /// Writes the disk as a `[[tenant]]` section of a configuration.
     ///
     /// # Errors
-    /// A text that TOML has no form for.
+    /// TOML can't represent a value.
     pub fn to_section(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(&Sections { tenant: vec![self.clone()] })
     }
 
-    /// What [`NewDisk::to_section`] wrote.
+    /// Reads what [`NewDisk::to_section`] wrote.
     ///
     /// # Errors
-    /// It is not one such section.
+    /// The text is not exactly one `[[tenant]]` section.
     pub fn from_section(section: &str) -> Result<Self, String> {
         let sections: Sections = toml::from_str(section).map_err(|error| error.message().to_owned())?;
         let mut disks = sections.tenant.into_iter();
@@ -145,22 +144,22 @@ impl NewDisk {
     }
 }
 
-/// How far a disk is.
+/// State of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskState {
-    /// A client can attach.
+    /// Ready: a client can attach.
     Served,
-    /// Its range of the drive is zeroed first.
+    /// The daemon zeroes the disk's range of the drive. No client can attach yet.
     Zeroing,
-    /// Its range can't be zeroed, so no client can attach; the next start tries again.
+    /// Zeroing failed, so no client can attach. The daemon tries again when it starts next.
     Failed,
-    /// It is being deleted.
+    /// The disk is being deleted.
     Leaving,
 }
 
 impl DiskState {
-    /// As tables have it.
+    /// The state's name, as tables show it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Served => "served",
@@ -171,73 +170,75 @@ impl DiskState {
     }
 }
 
-/// A disk that is there.
+/// An existing disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Disk {
-    /// Unique among the living.
+    /// The disk's name. No other disk has it.
     pub name: String,
-    /// The drive that it is on.
+    /// The drive that the disk is on.
     pub drive: String,
-    /// Bytes that its guest sees.
+    /// Size in bytes, as its guest sees it.
     pub size_bytes: u64,
-    /// Bytes that it will have once what is new is zeroed.
+    /// Size in bytes once the added range is zeroed, while the disk grows.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub grows_to_bytes: Option<u64>,
-    /// Bytes of a block, as last formatted.
+    /// Block size in bytes, as last formatted.
     pub lba_bytes: u32,
-    /// `vfio-user`, `vhost-user-blk`, `ublk`, or `namespace`: it has no socket, and is a part of its tenants'
+    /// `vfio-user`, `vhost-user-blk`, `ublk` or `namespace`. A namespace has no socket: it is part of its tenants'
     /// controllers.
     pub frontend: String,
-    /// I/O queues that its guest is offered; a namespace has those of its tenants.
+    /// Number of I/O queues offered to the guest. Absent for a namespace, which has the queues of its tenants.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// Which threads serve its queues: `shared`, `dedicated` or `per-queue`.
+    /// Which threads serve the queues: `shared`, `dedicated` or `per-queue`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub threads: Option<String>,
-    /// When the threads of a virtio disk or block device sleep: `adaptive`, `polling` or `event`.
+    /// When the threads of a virtio or ublk disk sleep: `adaptive`, `polling` or `event`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<String>,
-    /// CPUs of its own threads, where they are pinned.
+    /// CPUs that the disk's own threads are pinned to. Empty: they are not pinned.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<u32>,
-    /// A namespace's identifier on these controllers.
+    /// A namespace's identifier on each of its controllers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u32>,
-    /// Tenants whose controllers a namespace is a part of.
+    /// The tenants whose controllers have this namespace.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub attachments: Vec<Attachment>,
-    /// `guaranteed` or `best-effort`; a namespace is neither, and gets what its tenants do.
+    /// `guaranteed` or `best-effort`. Absent for a namespace, which shares its tenants' promises and weights.
     pub class: Option<String>,
-    /// The share of a best-effort tenant.
+    /// Weight of a best-effort tenant.
     pub weight: Option<u32>,
-    /// The promise to a guaranteed one, in microseconds.
+    /// Latency promised to a guaranteed tenant, in microseconds.
     pub latency_target_us: Option<f64>,
-    /// The percentage of its commands that this is for.
+    /// The percentage of commands that must meet `latency_target_us`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_percentile: Option<f64>,
     /// What a best-effort disk gets at least, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub floor: Option<String>,
-    /// It is served even if what it was promised can't be kept.
+    /// `true`: the disk is served even if its promise can't be kept.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub overcommit: bool,
-    /// What it may do at most, in words.
+    /// The limits, in words. Absent: none.
     pub limits: Option<String>,
-    /// The same in numbers.
+    /// The limits, as numbers.
     pub ceilings: Ceilings,
-    /// Where a VMM attaches it, or the block device; a namespace comes with its tenants' controllers.
+    /// Path of the socket that a VMM attaches to, or of the block device. Absent for a namespace.
     pub socket: Option<String>,
-    /// How far it is.
+    /// The disk's state.
     pub state: DiskState,
-    /// A client has it now; of a namespace, one of its tenants' clients.
+    /// A client is attached. For a namespace: a client of one of its tenants.
     pub attached: bool,
-    /// A client that has it goes on if the daemon ends and another one comes. That takes a drive whose data outlive the
-    /// daemon and, for an NVMe client, a keeper that has it; for a virtio one that, or a VMM that connects again.
+    /// `true`: an attached client keeps working if the daemon ends and is started again.
+    ///
+    /// This needs a drive whose data outlives the daemon. An NVMe client also needs the keeper to hold it. A virtio
+    /// client needs the keeper, or a VMM that reconnects.
     #[serde(default)]
     pub survives_restart: bool,
-    /// The configuration file has it; it changes there alone.
+    /// `true`: the disk comes from the configuration file and can be changed only there.
     pub declared: bool,
-    /// What an operator should know of its promise, such as that nobody can check it.
+    /// What the operator should know about the promise, such as that it can't be checked.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
 }
@@ -249,37 +250,37 @@ pub enum Wipe {
     /// Once, with zeros.
     #[default]
     Zeros,
-    /// With ones, with random numbers, and with zeros, each read back and compared.
+    /// Three times, with ones, random numbers and zeros. Each pass is read back and compared.
     ThreePasses,
 }
 
-/// How a disk is deleted.
+/// How to delete a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Deletion {
-    /// Even if a client is attached: its connection ends. A namespace that is attached to tenants is detached.
+    /// Delete the disk even if a client is attached; its connection ends. A namespace is detached from its tenants.
     #[serde(default)]
     pub force: bool,
-    /// How what it leaves is overwritten.
+    /// How the deleted data is overwritten.
     #[serde(default)]
     pub wipe: Wipe,
 }
 
-/// How far something is that goes on by itself.
+/// State of a background operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OperationState {
-    /// Others come first.
+    /// It waits for other operations to finish.
     Waiting,
-    /// It is being done.
+    /// It is running.
     Running,
-    /// It can't be done; the next start of the daemon tries again.
+    /// It failed. The daemon tries again when it starts next.
     Failed,
 }
 
 impl OperationState {
-    /// As tables have it.
+    /// The state's name, as tables show it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -289,47 +290,47 @@ impl OperationState {
     }
 }
 
-/// Something that goes on by itself. It is gone once it is done.
+/// A background operation. It disappears once it is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Operation {
-    /// `wipe`: what a deleted disk left is overwritten. Nobody gets it before. `zero`: what a new disk has, or one
-    /// grows by, is zeroed before its guest sees it.
+    /// `wipe`: a deleted disk's data is overwritten; its space is reserved until then. `zero`: a new or added range is
+    /// zeroed before the guest sees it.
     pub kind: String,
-    /// Whose.
+    /// The disk.
     pub disk: String,
-    /// How far it is.
+    /// The operation's state.
     pub state: OperationState,
-    /// Bytes that are done, over all passes.
+    /// Bytes done, over all passes.
     pub done_bytes: u64,
-    /// Bytes to be done in all.
+    /// Bytes to do, over all passes.
     pub total_bytes: u64,
-    /// Its rate until now, where it is known.
+    /// Bytes per second so far. Absent: not known yet.
     pub bytes_per_second: Option<u64>,
-    /// What is left at that rate.
+    /// Seconds left at this rate.
     pub seconds_left: Option<u64>,
-    /// Why it failed, where that is known.
+    /// Why it failed, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<String>,
 }
 
-/// What is wrong with a request, as `application/problem+json` (RFC 9457).
+/// An error, as `application/problem+json` (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The HTTP status.
     pub status: u16,
-    /// For programs: it stays the same.
+    /// Name of the error, for programs. It does not change between versions.
     pub code: String,
-    /// For people.
+    /// What is wrong, for people.
     pub title: String,
-    /// What to do.
+    /// What to do about it.
     pub remedy: String,
-    /// Each of several problems with its own remedy, where there are some.
+    /// Each problem with its own remedy, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub details: Vec<String>,
 }
 
 impl Problem {
-    /// One with these words.
+    /// An error without `details`.
     pub fn new(status: u16, code: &str, title: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into(), details: Vec::new() }
     }

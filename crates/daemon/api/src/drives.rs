@@ -1,42 +1,42 @@
-//! Drives, as the API tells of them and takes them.
+//! Drives: what the API accepts to add one and reports about each.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A drive that disks lie on.
+/// A drive that disks are on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Drive {
-    /// Unique among the drives.
+    /// The drive's name. No other drive has it.
     pub name: String,
     /// `file`, `block`, `nvme`, `memory`, `null` or `model`.
     pub backend: String,
-    /// The file or block device, or the PCI address.
+    /// Path of the file or block device, or the PCI address.
     pub path: Option<String>,
-    /// Bytes that disks may have.
+    /// Capacity for disks, in bytes.
     pub size_bytes: u64,
-    /// Bytes that new disks could have in all.
+    /// Bytes available to new disks.
     pub free_bytes: u64,
-    /// Bytes that deleted disks left, and that are free once they are wiped.
+    /// Bytes of deleted disks that are not overwritten yet. They become free then.
     pub wiping_bytes: u64,
     /// The scheduling policy.
     pub policy: String,
-    /// The configuration file has it; it changes there alone.
+    /// `true`: the drive comes from the configuration file and can be changed only there.
     pub declared: bool,
-    /// What the drive itself says who it is (its WWID or serial number), where the kernel knows.
+    /// The drive's own identifier (WWID or serial number), if the kernel knows it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
     /// It is held: nothing is sent to it, and no disk is placed there, until it is sanitized or that is given up.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub sanitizing: bool,
-    /// Why it could not be had when the daemon started, or was given up since; its disks are not served.
+    /// Why the drive failed to open when the daemon started, or was given up later. Its disks are not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
-    /// The disks of a drive that could not be had, as far as they are known: their names are taken.
+    /// Known disks of a drive that failed to open. Their names can't be used for other disks.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub disks_not_served: Vec<String>,
-    /// What the drive says of itself, a minute ago at most. Where the kernel has the drive, ask the kernel.
+    /// The drive's own health report, at most a minute old. Absent if a kernel driver owns the drive: ask the kernel.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub health: Option<DriveHealth>,
 }
@@ -44,67 +44,68 @@ pub struct Drive {
 /// A drive's SMART / Health Information log page (NVM Express Base 5.16.1.3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DriveHealth {
-    /// Composite temperature.
+    /// Composite temperature, in degrees Celsius.
     pub temperature_celsius: i32,
-    /// Spare that is left.
+    /// Spare capacity left, in percent.
     pub available_spare_percent: u8,
-    /// Below this the drive warns.
+    /// The drive warns if the spare capacity falls below this percentage.
     pub spare_threshold_percent: u8,
-    /// Of the life that its maker expects; may pass 100.
+    /// Percentage of the drive's expected life that is used. It may exceed 100.
     pub used_percent: u8,
-    /// Data that could not be read, as the drive counts them.
+    /// Number of times that the drive could not read data correctly.
     pub media_errors: u64,
-    /// What it warns of, in words.
+    /// The drive's warnings, in words.
     pub warnings: Vec<String>,
 }
 
-/// How a drive is taken away.
+/// How to remove a drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DriveRemoval {
-    /// One that could not be had at the start is forgotten with its disks; one that has no disks goes although what
-    /// deleted ones left is not wiped.
+    /// Remove a drive that failed to open, and forget its disks. Or remove a drive without disks before deleted data on
+    /// it is overwritten.
     #[serde(default)]
     pub force: bool,
 }
 
-/// A drive to be added. Its keys are those of a `[[drive]]` section, with the same words and units; what is left out
-/// has the same default.
+/// A drive to add. Keys, units and defaults are those of a `[[drive]]` section of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDrive {
-    /// 1 to 63 of `a-z 0-9 _ -`, unique among the drives.
+    /// Name of 1 to 63 characters of `a-z 0-9 _ -`. No other drive may have it.
     pub name: String,
-    /// `file`, `block`, `nvme`, `memory`, `null` or `model`. The first two come with a descriptor (`SCM_RIGHTS`, beside
-    /// the request's first bytes) that is open for reading and writing, exclusively for a block device. `nvme` comes
-    /// with three of VFIO's: the container with its IOMMU set, the group in it, and the function.
+    /// `file`, `block`, `nvme`, `memory`, `null` or `model`. Some need file descriptors (`SCM_RIGHTS`, sent beside the
+    /// request's first bytes).
+    ///
+    /// `file` and `block` need one, open for reading and writing; a block device is opened exclusively. `nvme` needs
+    /// three from VFIO: the container with its IOMMU set, the group in it, and the device.
     pub backend: String,
-    /// What the descriptor is of; the daemon opens it by that at its next start.
+    /// Path of the file or block device of the descriptor. The daemon opens this path when it starts next.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<String>,
-    /// The PCI address that `nvme`'s descriptors are of, such as `0000:03:00.0`.
+    /// PCI address of an `nvme` drive, such as `0000:03:00.0`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
-    /// Which of its namespaces, 1 unless it is said.
+    /// Namespace of an `nvme` drive, default 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u16>,
-    /// What a command of such a drive may take before something is done about it, such as `30s`.
+    /// How long a command of an `nvme` drive may take before the daemon intervenes, such as `30s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub command_timeout: Option<String>,
-    /// How much of it is used, such as `64GiB`.
+    /// How much of the drive is used, such as `64GiB`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<String>,
-    /// Which drive it is, by the name of a built-in profile.
+    /// Name of the built-in profile that describes the drive's performance.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profile: Option<String>,
-    /// HWQs in all, 1 to 1024.
+    /// Number of hardware queues (HWQs) in all, 1 to 1024.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// The scheduling policy, with its defaults; left out: that of the top of the file.
+    /// The scheduling policy, with its default settings. Absent: the policy at the top of the configuration file.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub policy: Option<String>,
-    /// `overwrite` or `write-zeroes`: how what deleted disks leave becomes zeros.
+    /// How deleted disks are overwritten with zeros: `overwrite` or `write-zeroes`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wipe: Option<String>,
 }
@@ -130,15 +131,15 @@ pub struct Sanitize {
 }
 
 impl NewDrive {
-    /// As a `[[drive]]` section of a configuration, with its layout kept in `layout_file`.
+    /// Writes the drive as a `[[drive]]` section of a configuration, with its layout kept in `layout_file`.
     ///
     /// # Errors
-    /// A text that TOML has no form for.
+    /// TOML can't represent a value.
     pub fn to_section(&self, layout_file: Option<&Path>) -> Result<String, toml::ser::Error> {
         let policy =
             self.policy.as_ref().map(|name| toml::Table::from_iter([("name".to_owned(), name.as_str().into())]));
         let mut section = toml::Table::try_from(Self { policy: None, ..self.clone() })?;
-        // Others are not to wait for it at a start that nobody watches.
+        // With `nofail` the daemon serves its other drives if this one is missing at the next start.
         section.extend(layout_file.map(|_| ("nofail".to_owned(), true.into())));
         section.extend(layout_file.map(|path| ("layout_file".to_owned(), path.display().to_string().into())));
         section.extend(policy.map(|policy| ("policy".to_owned(), policy.into())));

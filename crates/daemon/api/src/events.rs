@@ -1,42 +1,42 @@
-//! What happened in a running daemon, told in order.
+//! Events: a numbered log of what happened in a running daemon.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// The longest that a request for events may wait for one, in seconds.
+/// The longest time that a request may wait for an event, in seconds.
 pub const MAX_EVENT_WAIT_S: u32 = 20;
 
-/// What kind of thing happened.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// The daemon started.
     Started,
-    /// A tenant or namespace is there that was not.
+    /// A tenant or namespace was created.
     Created,
-    /// A tenant is promised or held to something else; a namespace is attached to others, or larger.
+    /// A tenant's promise, weight, limits or size changed, or a namespace's size or attachments.
     Changed,
     /// A client attached to a tenant's socket.
     Attached,
-    /// It is gone.
+    /// The client of a tenant's socket detached.
     Detached,
     /// A tenant or namespace was deleted.
     Deleted,
-    /// What a deleted tenant left is overwritten, and free.
+    /// A deleted disk's data was overwritten, and its space is free.
     Wiped,
-    /// It can't be overwritten, and stays reserved until the next start.
+    /// A deleted disk's data can't be overwritten. Its space stays reserved until the daemon starts next.
     WipeFailed,
-    /// The promise to a tenant fails.
+    /// A tenant's promise is no longer kept.
     PromiseBroken,
-    /// It is kept again.
+    /// A tenant's promise is kept again.
     PromiseKept,
-    /// The drive fails commands of a tenant.
+    /// A tenant's commands fail with errors from the drive.
     DriveFailing,
-    /// Another policy decides on a drive.
+    /// A drive's scheduling policy changed.
     PolicyChanged,
     /// A drive was added.
     DriveAdded,
-    /// An empty one was taken away.
+    /// A drive without disks was removed.
     DriveRemoved,
     /// A drive is held, to be sanitized.
     DriveSanitizing,
@@ -47,7 +47,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// As people read it.
+    /// The kind's name, as people read it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -71,41 +71,41 @@ impl EventKind {
     }
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// It only grows, over restarts too; those of one daemon follow one another without a gap.
+    /// The event's number. Numbers only grow, also over restarts. One daemon's events have no gaps between them.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// Time of the event, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
-    /// To whom.
+    /// The tenant or namespace, if the event is about one.
     pub tenant: Option<String>,
-    /// More of it, in words.
+    /// Details, in words.
     pub what: Option<String>,
 }
 
-/// What happened after some number.
+/// The events after a given number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Events {
-    /// In order; at most 1,000, the rest comes with the next request.
+    /// The events in order, at most 1,000. The next request returns the rest.
     pub events: Vec<Event>,
-    /// Something between `since` and these is not known any more: the reader was too slow, or the daemon was restarted.
+    /// `true`: events after `since` are missing. The reader was too slow, or the daemon was restarted.
     pub lost: bool,
-    /// What to ask for next, as `since`.
+    /// The value of `since` for the next request.
     pub next: u64,
 }
 
-/// Which events are asked for.
+/// Which events to return.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventsAfter {
-    /// Those after this number; 0: all that are known.
+    /// Return the events after this number. 0: all that the daemon still has.
     #[serde(default)]
     pub since: u64,
-    /// How long to wait for one if there is none, in seconds: at most 20.
+    /// Seconds to wait for an event if there is none: 0 to 20.
     #[serde(default)]
     pub wait_s: u32,
 }

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, DrivePolicy, HeldRow, PollerRow, Predicted, PriceRow, Snapshot, TenantRow};
 pub use why::{Did, MAX_TRACE_S, MAX_WHY_MS, NeighbourThen, Remedy, TraceAsked, Why, WhyAsked, trace_end, trace_ended};
 
-/// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
+/// The longest span that a client may ask for, in milliseconds. The daemon keeps the start of a span for this long.
 pub const MAX_SPAN_MS: u64 = 60_000;
 
 /// The control socket of the daemon that keeps its sockets in `runtime_dir`.

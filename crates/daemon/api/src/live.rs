@@ -1,4 +1,4 @@
-//! Who gets what now, and who hurts whom: for the page, and whoever else looks once a second.
+//! `GET /live`: what each tenant gets now and which tenants harm others. The page shows it once a second.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,119 +8,120 @@ use crate::{BlameRow, BoundRow, DriveHealth, Event, Operation};
 /// All drives and tenants over about the last second.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Live {
-    /// The daemon's.
+    /// The daemon's version.
     pub version: String,
-    /// What another daemon must know to go on where this one leaves its clients, ending on a signal: `<version of
-    /// controllers' states>.<version of what is said to the keeper>.<version of virtio disks' states>`. The first is
-    /// the one before its own, which it knows too: so clients go on over a downgrade by one version.
+    /// The versions of the state that this daemon leaves to its successor when a signal ends it.
+    ///
+    /// The form is `<NVMe controller state>.<keeper protocol>.<virtio disk state>`. The controller state is written in
+    /// the previous version, so that clients survive a downgrade by one version.
     #[serde(default)]
     pub handover: String,
-    /// When the daemon started, in milliseconds since 1970: what is counted since then begins anew with another.
+    /// When the daemon started, in milliseconds since 1970. All counters start at 0 then.
     pub started_at_unix_ms: u64,
-    /// When this was read, in milliseconds since 1970. Whoever asks again within a second gets the same again.
+    /// When these values were read, in milliseconds since 1970. The daemon reads them once a second at most.
     pub at_unix_ms: u64,
-    /// Over how long `moved` and `latency` of tenants are measured, 1 to 10,000 ms. None where nobody asked in the 10 s
-    /// before: ask again in a second.
+    /// The length of time that `moved` and `latency` cover, 1 to 10,000 ms. Absent if there was no request in the last
+    /// 10 s: ask again in a second.
     pub span_ms: Option<u64>,
-    /// In the order in which they came.
+    /// The drives, in the order in which they were added.
     pub drives: Vec<LiveDrive>,
-    /// Drive by drive, in the order in which they came.
+    /// The tenants, drive by drive, in the order in which they were added.
     pub tenants: Vec<LiveTenant>,
-    /// What goes on by itself, such as wipes.
+    /// Background operations, such as overwriting deleted disks.
     pub operations: Vec<Operation>,
-    /// The last 50 things that happened, but for clients that came and went, the oldest first.
+    /// The last 50 events, oldest first. Clients that attach and detach are left out.
     pub events: Vec<Event>,
 }
 
-/// A drive and who holds what of it.
+/// A drive and the disks on it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LiveDrive {
-    /// Unique among the drives.
+    /// The drive's name. No other drive has it.
     pub name: String,
     /// The scheduling policy.
     pub policy: String,
-    /// Bytes that disks may have.
+    /// Capacity for disks, in bytes.
     pub size_bytes: u64,
-    /// Bytes that new disks could have in all.
+    /// Bytes available to new disks.
     pub free_bytes: u64,
-    /// Bytes that deleted disks left, and that are free once they are wiped.
+    /// Bytes of deleted disks that are not overwritten yet. They become free then.
     pub wiping_bytes: u64,
     /// It is held until it is sanitized.
     pub sanitizing: bool,
-    /// Why it could not be had, or was given up; its disks are not served.
+    /// Why the drive failed to open, or was given up. Its disks are not served.
     pub failed: Option<String>,
-    /// What the drive says of itself, a minute ago at most.
+    /// The drive's own health report, at most a minute old.
     pub health: Option<DriveHealth>,
-    /// Disks and namespaces on it.
+    /// The disks and namespaces on this drive.
     pub disks: Vec<LiveDisk>,
 }
 
-/// What a disk holds of its drive.
+/// A disk and its size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveDisk {
-    /// Unique among the living.
+    /// The disk's name. No other disk has it.
     pub name: String,
-    /// Bytes that its guest sees.
+    /// Size in bytes, as its guest sees it.
     pub size_bytes: u64,
 }
 
-/// One tenant. Latencies run from the doorbell's first sight to the posted completion.
+/// One tenant. Latencies run from when the daemon first sees the doorbell until it posts the completion.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LiveTenant {
-    /// The tenant.
+    /// The tenant's name.
     pub name: String,
-    /// The drive that it is on.
+    /// The drive that the tenant's disk is on.
     pub drive: String,
     /// `guaranteed` or `best-effort`.
     pub class: String,
-    /// The share of a best-effort tenant.
+    /// Weight of a best-effort tenant.
     pub weight: Option<u32>,
-    /// The promise to a guaranteed tenant.
+    /// Latency promised to a guaranteed tenant, in nanoseconds.
     pub target_ns: Option<u64>,
-    /// The percentage of its commands that take no longer.
+    /// The percentage of commands that must meet the target.
     #[serde(default)]
     pub latency_percentile: Option<f64>,
     /// What a best-effort tenant gets at least, in words.
     #[serde(default)]
     pub floor: Option<String>,
-    /// What 99 of 100 of its commands are expected to take, where there is a model.
+    /// The expected 99th percentile of latency, in nanoseconds. Absent if there is no model of the drive.
     pub predicted_p99_ns: Option<u64>,
-    /// What it did in the span; none where there was no span.
+    /// Throughput and errors in the span. Absent if there was no span.
     pub moved: Option<Moved>,
-    /// Commands that the drive has.
+    /// Commands in flight at the drive.
     pub in_flight: u64,
-    /// How long its commands took; none where none was completed in the span.
+    /// Latency of the commands completed in the span. Absent if there were none.
     pub latency: Option<LiveLatency>,
-    /// Whether the promise was kept over 5 s and more, up to a few seconds ago. None without one, and where fewer than
-    /// 100 commands were asked for.
+    /// Whether the promise was kept over the last 5 s or longer, as of a few seconds ago. Absent without a promise, or
+    /// with fewer than 100 commands.
     pub kept: Option<bool>,
-    /// Whose fault it was if not.
+    /// What broke the promise, if it was broken.
     pub blame: Option<BlameRow>,
 }
 
-/// What a tenant did in a span.
+/// A tenant's throughput and errors in a span.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Moved {
     /// Completions per second.
     pub iops: f64,
     /// Bytes read and written per second.
     pub bytes_per_second: u64,
-    /// Completions later than the target.
+    /// Completions in the span that took longer than the target.
     pub late: u64,
-    /// Commands that the drive failed.
+    /// Commands in the span that the drive failed.
     pub errors: u64,
 }
 
-/// How long commands took that were completed in a span.
+/// Latency of the commands completed in a span, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveLatency {
     /// Mean.
     pub mean_ns: u64,
-    /// The part of it that passed in the tenant's queue.
+    /// The part of the mean spent in the tenant's queue.
     pub waited_ns: u64,
-    /// The part of it that passed with the drive.
+    /// The part of the mean spent in the drive.
     pub served_ns: u64,
-    /// Median, within 1.6 %; so are the others.
+    /// Median. This and the other percentiles are accurate within 1.6 %.
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
@@ -128,34 +129,35 @@ pub struct LiveLatency {
     pub p999_ns: u64,
 }
 
-/// All that is known of one tenant, with how its latencies are spread.
+/// All data about one tenant, including its latency histogram.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct LiveDetail {
     /// See [`Live::started_at_unix_ms`].
     pub started_at_unix_ms: u64,
     /// When the counts were read, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// As `GET /live` has it.
+    /// The tenant, as in `GET /live`.
     pub tenant: LiveTenant,
-    /// What it may do at most, in words.
+    /// The limits, in words. Absent: none.
     pub limits: Option<String>,
-    /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
+    /// Priority under the policies `wrr` and `drr`: `urgent`, `high`, `medium`, `low` or `client`.
     pub priority: Option<String>,
-    /// It is served even if its promise can't be kept.
+    /// `true`: the tenant is served even if its promise can't be kept.
     pub overcommit: bool,
-    /// What it is taken to ask for, in words.
+    /// The load that the daemon expects from this tenant, in words.
     pub demand: String,
-    /// Nobody declared that.
+    /// `true`: the load is an assumption, because the configuration declares none.
     pub assumed: bool,
-    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller.
+    /// Hardware queues (HWQs) used in the last 10 ms, numbered within the tenant's poller.
     pub hwqs: Vec<u16>,
-    /// The latency that the policy vouches for now, if any: time with a drive that serves waiting commands in order.
+    /// The latency that the policy guarantees now, in nanoseconds, if it guarantees one. It covers the time in the
+    /// drive, and only holds if the drive serves waiting commands in order.
     pub bound_ns: Option<u64>,
-    /// What stands behind it.
+    /// The terms that the bound is made of.
     pub bound: Option<BoundRow>,
-    /// Upper bounds of the latencies in `counts`, rising.
+    /// Upper bounds of the histogram's buckets in nanoseconds, rising.
     pub upper_ns: Vec<u64>,
-    /// Completions since the tenant came or the daemon started, by latency: those above the bound before and up to the
-    /// same place in `upper_ns`; the last count is of those above all bounds.
+    /// Completions per bucket since the tenant was added or the daemon started. The last, extra count is of commands
+    /// slower than all bounds.
     pub counts: Vec<u64>,
 }

@@ -1,99 +1,99 @@
-//! Namespaces: disks without a socket, each a part of the controllers of one or several NVMe tenants.
+//! NVMe namespaces without a socket. Each is part of the controllers of one or more NVMe tenants.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A namespace that was made while the daemon ran. Its keys are those of a `[[namespace]]` section.
+/// A namespace that was created while the daemon ran. Keys are those of a `[[namespace]]` section.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// Unique among all disks.
+    /// The namespace's name. No other disk may have it.
     pub name: String,
-    /// A multiple of 4096 bytes, such as `16GiB`.
+    /// Size, a multiple of 4096 bytes, such as `16GiB`.
     pub size: String,
-    /// 2 to 32, the same on every controller.
+    /// The namespace's identifier on every controller, 2 to 32.
     pub nsid: u32,
-    /// Tenants that may read and write it.
+    /// Tenants that may read and write.
     #[serde(default)]
     pub tenants: Vec<String>,
-    /// Tenants that may read it.
+    /// Tenants that may only read.
     #[serde(default)]
     pub read_only: Vec<String>,
-    /// Several may write to it.
+    /// Several tenants may write.
     #[serde(default)]
     pub shared: bool,
-    /// Bytes of a block: 512 or 4096.
+    /// Block size in bytes: 512 or 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
 }
 
-/// Sections of a configuration.
+/// The `[[namespace]]` sections of a configuration.
 #[derive(Serialize, Deserialize)]
 struct Sections {
     namespace: Vec<Namespace>,
 }
 
 impl Namespace {
-    /// As a `[[namespace]]` section of a configuration.
+    /// Writes the namespace as a `[[namespace]]` section of a configuration.
     ///
     /// # Errors
-    /// A text that TOML has no form for.
+    /// TOML can't represent a value.
     pub fn to_section(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(&Sections { namespace: vec![self.clone()] })
     }
 
-    /// What [`Namespace::to_section`] wrote; `None`: it is not one such section.
+    /// Reads what [`Namespace::to_section`] wrote. `None`: the text is not exactly one such section.
     pub fn from_section(section: &str) -> Option<Self> {
         let sections: Sections = toml::from_str(section).ok()?;
         let mut namespaces = sections.namespace.into_iter();
         namespaces.next().filter(|_| namespaces.len() == 0)
     }
 
-    /// Whether a tenant's guest may only read it. `None`: it is not attached to that tenant.
+    /// Whether this tenant may only read. `None`: the namespace is not attached to it.
     pub fn is_read_only(&self, tenant: &str) -> Option<bool> {
         let is_in = |tenants: &[String]| tenants.iter().any(|it| it == tenant);
         let reads = is_in(&self.read_only);
         (reads || is_in(&self.tenants)).then_some(reads)
     }
 
-    /// Whether no tenant has it.
+    /// Whether no tenant has the namespace attached.
     pub fn is_alone(&self) -> bool {
         self.tenants.is_empty() && self.read_only.is_empty()
     }
 
-    /// Attaches it to one more tenant.
+    /// Adds a tenant.
     pub fn attach(&mut self, tenant: &str, read_only: bool) {
         let list = if read_only { &mut self.read_only } else { &mut self.tenants };
         list.push(tenant.to_owned());
     }
 
-    /// Attaches it to a tenant no more.
+    /// Removes a tenant.
     pub fn detach(&mut self, tenant: &str) {
         self.tenants.retain(|it| it != tenant);
         self.read_only.retain(|it| it != tenant);
     }
 }
 
-/// A tenant whose controller is to have a namespace.
+/// A namespace to attach to a tenant's controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
-    /// An NVMe tenant.
+    /// The NVMe tenant.
     pub tenant: String,
-    /// Its guest may not write to it.
+    /// `true`: the tenant's guest can't write.
     #[serde(default)]
     pub read_only: bool,
-    /// Several tenants may write to it, now and later: they agree on who writes where.
+    /// `true`: several tenants may write, now and later. They must agree among themselves on who writes where.
     #[serde(default)]
     pub shared: bool,
 }
 
-/// A tenant whose controller has a namespace.
+/// A tenant that a namespace is attached to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attachment {
-    /// An NVMe tenant.
+    /// The NVMe tenant.
     pub tenant: String,
-    /// Its guest may not write to it.
+    /// `true`: the tenant's guest can't write.
     pub read_only: bool,
 }
 

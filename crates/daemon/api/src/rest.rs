@@ -1,4 +1,4 @@
-//! The asking end of the HTTP API.
+//! The client of the HTTP API.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -24,38 +24,38 @@ use crate::{
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Descriptors that a drive comes with at most: VFIO's.
+/// The most descriptors that a request carries: the three of VFIO.
 const MAX_HANDED_OVER: usize = 3;
 
-/// No answer is longer.
+/// The largest answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// The API of the daemon that keeps its sockets in `runtime_dir`.
+/// Path of the API socket of the daemon whose sockets are in `runtime_dir`.
 pub fn api_path(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("api.sock")
 }
 
-/// Asks one daemon. Each request has a connection of its own.
+/// A client of one daemon. Each request opens a connection of its own.
 #[derive(Debug, Clone)]
 pub struct Rest {
     socket: PathBuf,
 }
 
 impl Rest {
-    /// At a daemon's socket; nothing is asked yet.
+    /// A client of the daemon at this socket. It does not connect yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self { socket: socket.into() }
     }
 
-    /// Every disk.
+    /// Lists all disks.
     ///
     /// # Errors
-    /// There is no daemon ([`NoDaemon`]), or it refused ([`Problem`]); of each request here.
+    /// No daemon serves the socket ([`NoDaemon`]), or the daemon refused ([`Problem`]).
     pub fn disks(&self) -> Result<Vec<Disk>> {
         self.ask(Method::GET, "/v1/disks", None::<&()>)
     }
 
-    /// What goes on.
+    /// What each tenant gets now.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -63,7 +63,7 @@ impl Rest {
         self.ask(Method::GET, "/live", None::<&()>)
     }
 
-    /// One disk.
+    /// Returns one disk.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -71,7 +71,7 @@ impl Rest {
         self.ask(Method::GET, &at(name)?, None::<&()>)
     }
 
-    /// Makes a disk. One that is there with the same settings is as good.
+    /// Creates a disk. It succeeds if a disk of that name with the same settings exists already.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -79,7 +79,7 @@ impl Rest {
         self.ask(Method::POST, "/v1/disks", Some(disk))
     }
 
-    /// Changes what a disk is promised and held to.
+    /// Changes a disk's promise, limits, size or front end.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -87,8 +87,8 @@ impl Rest {
         self.ask(Method::PATCH, &at(name)?, Some(change))
     }
 
-    /// Deletes a disk. Returns what is still to be done until its room is free; the same of one that is
-    /// deleted already.
+    /// Deletes a disk. Returns the operations that must finish before its space is free. Deleting it again returns what
+    /// is left of them.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -101,7 +101,7 @@ impl Rest {
         self.ask(Method::DELETE, &at, None::<&()>)
     }
 
-    /// Attaches a namespace to one more tenant. One that is attached so already is as good.
+    /// Attaches a namespace to a tenant. It succeeds if the namespace is attached in the same way already.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -109,18 +109,18 @@ impl Rest {
         self.ask(Method::POST, &format!("{}/attachments", at(name)?), Some(attach))
     }
 
-    /// Detaches a namespace from a tenant; it is over once nothing of it is in flight there. One that is not attached
-    /// is as good.
+    /// Detaches a namespace from a tenant, and waits until the tenant has no command in flight to it. It succeeds if
+    /// the namespace is not attached.
     ///
     /// # Errors
     /// As [`Rest::disks`].
     pub fn detach(&self, name: &str, tenant: &str) -> Result<Disk> {
-        // What is no name has no resource: it could be another path.
+        // An invalid name must fail here: in a URL it could name another path.
         at(tenant)?;
         self.ask(Method::DELETE, &format!("{}/attachments/{tenant}", at(name)?), None::<&()>)
     }
 
-    /// What goes on by itself.
+    /// Lists the background operations.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -128,7 +128,7 @@ impl Rest {
         self.ask(Method::GET, "/v1/operations", None::<&()>)
     }
 
-    /// The drive.
+    /// Lists the drives.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -136,8 +136,9 @@ impl Rest {
         self.ask(Method::GET, "/v1/drives", None::<&()>)
     }
 
-    /// Adds a drive. `opened`: what its path leads to, or VFIO's descriptors (see [`NewDrive`]). One that is there with
-    /// the same settings is as good.
+    /// Adds a drive. It succeeds if a drive of that name with the same settings exists already.
+    ///
+    /// `opened` has the drive's descriptors: of its file or block device, or VFIO's three (see [`NewDrive`]).
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -145,7 +146,7 @@ impl Rest {
         self.ask_with(opened, Method::POST, "/v1/drives", Some(drive))
     }
 
-    /// Takes a drive away that was added while a daemon ran, and is empty; see [`DriveRemoval`].
+    /// Removes a drive that was added while the daemon ran and that has no disks. See [`DriveRemoval`].
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -162,7 +163,7 @@ impl Rest {
         self.ask(Method::POST, &format!("{}/sanitize", named("drives", name)?), Some(&Sanitize { step }))
     }
 
-    /// Serves what a configuration file declares, or says what that would do.
+    /// Applies a configuration file, or returns what applying it would do.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -170,7 +171,7 @@ impl Rest {
         self.ask(Method::POST, "/v1/apply", Some(file))
     }
 
-    /// All that is served, as one configuration file.
+    /// Returns the running configuration as one file.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -178,7 +179,7 @@ impl Rest {
         self.ask(Method::GET, "/v1/export", None::<&()>)
     }
 
-    /// What happened after some number, as soon as there is something or the wait is over.
+    /// Returns the events after a number. Waits for one if asked to.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -187,7 +188,7 @@ impl Rest {
         self.ask(Method::GET, &format!("/v1/events?since={since}&wait_s={wait_s}"), None::<&()>)
     }
 
-    /// Why a tenant was slow at some time.
+    /// Explains why a tenant was slow at some time.
     ///
     /// # Errors
     /// As [`Rest::disks`].
@@ -197,8 +198,8 @@ impl Rest {
         self.ask(Method::GET, &at, None::<&()>)
     }
 
-    /// Has every command of a tenant recorded, and gives the trace to `take`, piece by piece, until it is over or
-    /// `take` says `false`.
+    /// Records every command of a tenant. Passes the trace to `take` piece by piece, until the end or until `take`
+    /// returns `false`.
     ///
     /// # Errors
     /// As [`Rest::disks`], and those of `take`.
@@ -207,7 +208,7 @@ impl Rest {
         let stream = self.connect(&[])?;
         let uri = format!("{}/trace?seconds={seconds}", at(tenant)?);
         let request = Request::builder().method(Method::POST).uri(uri).header(header::HOST, "localhost");
-        // No fault of the daemon's.
+        // An error of `take` is kept apart from the daemon's errors.
         let mut untaken = None;
         let take = |chunk: &[u8]| {
             take(chunk).unwrap_or_else(|error| {
@@ -275,7 +276,7 @@ fn refused(status: StatusCode, answer: &[u8]) -> anyhow::Error {
     }
 }
 
-/// Sends descriptors, with an empty line before the request, which servers pass over (RFC 9112, section 2.2).
+/// Sends the descriptors with an empty line before the request. Servers skip that line (RFC 9112, section 2.2).
 fn hand_over(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_HANDED_OVER))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -286,12 +287,12 @@ fn hand_over(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// A disk's resource.
+/// The path of a disk.
 fn at(name: &str) -> Result<String> {
     named("disks", name)
 }
 
-/// The resource of that name. What is no name has none: it could be another path.
+/// The path of a disk or drive. Fails on an invalid name, which in a URL could name another path.
 fn named(kind: &str, name: &str) -> Result<String> {
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
         let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
@@ -307,7 +308,7 @@ async fn send(stream: UnixStream, request: Request<Full<Bytes>>) -> Result<(Stat
     drive(connection, answer).await
 }
 
-/// `None`: all of it was taken. Otherwise what the daemon says to its refusal.
+/// Passes the answer's body on. Returns the daemon's error if it refused, `None` otherwise.
 async fn pass_on(
     stream: UnixStream,
     request: Request<Full<Bytes>>,
@@ -321,7 +322,7 @@ async fn pass_on(
             return whole(answer).await.map(Some);
         }
         while let Some(frame) = answer.frame().await {
-            // A daemon that goes away ends it too: the caller sees that its last line is missing.
+            // The connection also ends if the daemon dies. The caller notices because the trace's last line is missing.
             let Ok(frame) = frame else { break };
             if let Some(data) = frame.data_ref()
                 && !take(data)
@@ -340,7 +341,7 @@ async fn whole(answer: hyper::Response<hyper::body::Incoming>) -> Result<(Status
     Ok((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
 }
 
-/// Waits for an answer, and has its connection go on meanwhile.
+/// Waits for the answer while driving the connection.
 async fn drive<T>(
     connection: impl Future<Output = hyper::Result<()>>,
     answer: impl Future<Output = Result<T>>,

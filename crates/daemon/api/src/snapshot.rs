@@ -1,4 +1,4 @@
-//! What a daemon says of its tenants over a span of time.
+//! Statistics of all tenants over a span of time.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,30 +10,30 @@ use crate::drives::DriveHealth;
 pub struct Snapshot {
     /// The policy in force on each drive.
     pub drives: Vec<DrivePolicy>,
-    /// Length of the span.
+    /// Length of the span, in milliseconds.
     pub span_ms: u64,
-    /// Drive by drive, in the order in which they came.
+    /// The tenants, drive by drive, in the order in which they were added.
     pub tenants: Vec<TenantRow>,
-    /// Those that run, drive by drive.
+    /// The running pollers, drive by drive.
     pub pollers: Vec<PollerRow>,
 }
 
 /// A poller over one span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PollerRow {
-    /// Its number, as in its thread's name; given once.
+    /// The poller's number, as in its thread's name. Numbers are not reused.
     pub poller: usize,
-    /// Its drive.
+    /// The poller's drive.
     pub drive: String,
-    /// Percent of the span in which it moved commands.
+    /// Percentage of the span in which the poller moved commands.
     #[serde(default)]
     pub busy_percent: f64,
-    /// Percent of the span in which it could have run and had no CPU.
+    /// Percentage of the span in which the poller was ready to run but had no CPU.
     #[serde(default)]
     pub cpu_wait_percent: f64,
-    /// Iterations that took 50 µs and more, without the time in which others had the CPU.
+    /// Iterations of 50 µs or more. Time in which other threads had the CPU does not count.
     pub long_iterations: u64,
-    /// The longest of them; 0: there was none.
+    /// The longest such iteration, in microseconds. 0: there was none.
     pub longest_us: f64,
 }
 
@@ -44,42 +44,42 @@ pub struct DrivePolicy {
     pub drive: String,
     /// The policy.
     pub policy: String,
-    /// What the drive says of itself, a minute ago at most. Where the kernel has the drive, ask the kernel.
+    /// The drive's own health report, at most a minute old. Absent if a kernel driver owns the drive: ask the kernel.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub health: Option<DriveHealth>,
 }
 
-/// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
+/// One tenant over one span. Latencies run from when the daemon first sees the doorbell until it posts the completion.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TenantRow {
-    /// The tenant.
+    /// The tenant's name.
     pub name: String,
-    /// The drive that it is on.
+    /// The drive that the tenant's disk is on.
     pub drive: String,
     /// `guaranteed` or `best-effort`.
     pub class: String,
-    /// The share of a best-effort tenant.
+    /// Weight of a best-effort tenant.
     pub weight: Option<u32>,
-    /// The promise to a guaranteed tenant.
+    /// Latency promised to a guaranteed tenant, in microseconds.
     pub latency_target_us: Option<f64>,
-    /// The percentage of its commands that this is for.
+    /// The percentage of commands that must meet the target.
     #[serde(default)]
     pub latency_percentile: Option<f64>,
-    /// That percentile of their latencies.
+    /// The measured latency at that percentile, in microseconds.
     #[serde(default)]
     pub at_percentile_us: Option<f64>,
     /// What a best-effort tenant gets at least, in words.
     #[serde(default)]
     pub floor: Option<String>,
-    /// What it may do at most, in words.
+    /// The limits, in words. Absent: none.
     pub limits: Option<String>,
-    /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
+    /// Priority under the policies `wrr` and `drr`: `urgent`, `high`, `medium`, `low` or `client`.
     pub priority: Option<String>,
-    /// It is served even if its promise can't be kept.
+    /// `true`: the tenant is served even if its promise can't be kept.
     pub overcommit: bool,
-    /// What it is taken to ask for, in words.
+    /// The load that the daemon expects from this tenant, in words.
     pub demand: String,
-    /// Nobody declared that.
+    /// `true`: the load is an assumption, because the configuration declares none.
     pub assumed: bool,
     /// Completions per second.
     pub iops: f64,
@@ -87,9 +87,9 @@ pub struct TenantRow {
     pub bw_bytes: f64,
     /// Mean latency.
     pub mean_us: f64,
-    /// The part of it that passed in the tenant's queue.
+    /// The part of the mean spent in the tenant's queue.
     pub waited_us: f64,
-    /// The part of it that passed with the drive.
+    /// The part of the mean spent in the drive.
     pub served_us: f64,
     /// Median latency.
     pub p50_us: f64,
@@ -99,70 +99,79 @@ pub struct TenantRow {
     pub p999_us: f64,
     /// 99.99th percentile.
     pub p9999_us: f64,
-    /// The latency that the policy vouches for now, if any: time with a drive that serves waiting commands in
-    /// order, from the moment that the policy let the command go.
+    /// The latency that the policy guarantees now, in microseconds, if it guarantees one.
+    ///
+    /// It runs from when the policy sends the command to the drive. It holds for drives that serve waiting commands in
+    /// order.
     pub bound_us: Option<f64>,
-    /// What stands behind it.
+    /// The terms that the bound is made of.
     pub bound: Option<BoundRow>,
-    /// Completions later than the target, in this span.
+    /// Completions in the span that took longer than the target.
     pub violations: u64,
-    /// Of these, those that would have been in time had their poller not stood still: this host took its CPU, or a page
-    /// of memory was not there. While they are more than the promise allows, nobody is held back for them.
+    /// Violations that would have met the target had the poller not stalled: another thread had its CPU, or it waited
+    /// for a page of memory. While they exceed what the promise allows, no tenant is throttled because of them.
     #[serde(default)]
     pub stalled: u64,
-    /// Commands that the drive had at the start of the span and has not answered: they take longer than the span.
+    /// Commands that were in flight when the span started and still are: they take longer than the span.
     #[serde(default)]
     pub overdue: u64,
-    /// Commands that the drive failed, in this span.
+    /// Commands in the span that the drive failed.
     pub errors: u64,
-    /// The numbers of the pollers that serve it, as in [`Snapshot::pollers`].
+    /// Numbers of the pollers that serve this tenant, as in [`Snapshot::pollers`].
     #[serde(default)]
     pub pollers: Vec<usize>,
-    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of
-    /// them used.
+    /// Hardware queues (HWQs) used in the last 10 ms, numbered within the tenant's poller. With several pollers: those
+    /// that any of them used.
     pub hwqs: Vec<u16>,
-    /// What the model says; none where the file names no drive, or there is no model of the policy.
+    /// The model's prediction. Absent if the configuration names no drive profile, or the policy has no model.
     pub predicted: Option<Predicted>,
-    /// Whether as many commands met the target as were to; none without one, and where nothing was asked.
+    /// Whether enough commands met the target. Absent without a target or without commands.
     pub kept: Option<bool>,
-    /// Whose fault it was if they did not.
+    /// What broke the promise, if it was broken.
     pub blame: Option<BlameRow>,
-    /// What the promise of a latency costs the others; none where the policy holds nobody back for it, nothing was
-    /// asked, or there is no model. Of many promises only the first ones have it.
+    /// What this latency promise costs the other tenants. Absent if the policy throttles nobody for it, if the span had
+    /// no commands, or if there is no model. With many promises, only the first ones have it.
     #[serde(default)]
     pub price: Option<PriceRow>,
-    /// What keeps a best-effort tenant from more under such a policy; none where nothing was asked.
+    /// What limits this best-effort tenant, under a policy that keeps promises. Absent if the span had no commands.
     #[serde(default)]
     pub held: Option<HeldRow>,
 }
 
-/// What tenants without a latency target get together, as the model says for the load that was measured: bytes per
-/// second.
+/// Combined throughput of the tenants without a latency target, in bytes per second. The model predicts it for the
+/// measured load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PriceRow {
-    /// Beside the promise.
+    /// With this promise as it is.
     pub others_bw_bytes: f64,
-    /// If the tenant were a best-effort one.
+    /// If the tenant were best-effort instead.
     pub without_bw_bytes: f64,
-    /// A target about half as long again, µs.
+    /// A target about 1.5 times as long, in microseconds.
     pub looser_target_us: f64,
-    /// Beside that.
+    /// With that longer target.
     pub looser_bw_bytes: f64,
 }
 
-/// What keeps a tenant from more.
+/// What limits a tenant's throughput.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldRow {
-    /// `promise`: others have no more work with the drive than one leaves them; `floor`: another one's goes first;
-    /// `limits`: its own; `depth`: the drive has all that it asks for; `share`: others have theirs; `cpu`: its poller
-    /// waits for a CPU of the host's; `poller`: that does no more; `drive`: that does no more.
+    /// The cause:
+    ///
+    /// * `promise`: another tenant's promise limits the work in flight at the drive.
+    /// * `floor`: another tenant's minimum goes first.
+    /// * `limits`: the tenant's own limits.
+    /// * `depth`: the drive already has all commands that the tenant has issued.
+    /// * `share`: the other tenants get their shares.
+    /// * `cpu`: the tenant's poller waits for a CPU of the host.
+    /// * `poller`: the poller is at its maximum.
+    /// * `drive`: the drive is at its maximum.
     pub by: String,
-    /// Whose promise or floor.
+    /// The tenant whose promise or minimum it is.
     pub whose: Option<String>,
 }
 
 impl HeldRow {
-    /// For a table: `the promise to "db"`.
+    /// The cause as a table shows it, such as `the promise to "db"`.
     pub fn in_words(&self) -> String {
         let whose = self.whose.as_deref().unwrap_or("");
         match self.by.as_str() {
@@ -178,35 +187,35 @@ impl HeldRow {
     }
 }
 
-/// A latency bound and what it rests on.
+/// A latency bound and the terms that it is made of.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BoundRow {
-    /// Under `lpns`: d·Ω/R + L_h as its paper prints it (LPNS §4.3, Eqs. 1 to 5); nothing enforces the burst that it
-    /// assumes.
+    /// The bound d·Ω/R + L_h as the paper prints it (LPNS §4.3, Eqs. 1 to 5), in microseconds. Only under `lpns`. It
+    /// assumes a burst that nothing enforces.
     pub published_us: Option<f64>,
-    /// b/R + L_h with the burst b that is enforced; none while rates don't allow one.
+    /// The bound b/R + L_h in microseconds, where b is the enforced burst. Absent while the rates allow no such bound.
     pub corrected_us: Option<f64>,
-    /// R, commands of 4 KiB per second.
+    /// R: the drive's rate in commands of 4 KiB per second.
     pub r_iops: f64,
-    /// L_h.
+    /// L_h: in microseconds.
     pub l_h_us: f64,
     /// Ω of the published bound.
     pub omega: Option<f64>,
-    /// Whether p·Ω ≤ R, without which the published bound has no ground.
+    /// Whether p·Ω ≤ R. If not, the published bound does not hold.
     pub published_rate_within_r: Option<bool>,
     /// Whether best-effort tenants are throttled now.
     pub engaged: bool,
-    /// Commands of 4 KiB that best-effort tenants may have in flight together.
+    /// The most commands of 4 KiB that all best-effort tenants together may have in flight.
     pub best_effort_cap: Option<f64>,
-    /// By how much one large command may exceed that.
+    /// By how much one large command may exceed that cap, in commands of 4 KiB.
     pub overdraft: f64,
     /// Commands that guaranteed tenants had in flight.
     pub guaranteed_in_flight: f64,
-    /// v: commands per second that may arrive; none where no rate is limited.
+    /// v: the commands per second that may arrive. Absent if no rate is limited.
     pub arriving_iops: Option<f64>,
 }
 
-/// What a tenant was expected to get over a span, were it long.
+/// What the model expects of a tenant in a long span.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// Completions per second.
@@ -215,26 +224,27 @@ pub struct Predicted {
     pub mean_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
-    /// What 99 of 100 of its commands take one at a time with nobody else on the drive.
+    /// Expected 99th percentile of latency, in microseconds, at queue depth 1 with no other tenant on the drive.
     #[serde(default)]
     pub alone_us: f64,
-    /// `declared`, or `measured`: nobody declared what it asks for, so this is for what it asked in the span.
+    /// `declared`: predicted for the load in the configuration. `measured`: the configuration has none, so it is for
+    /// the load measured in the span.
     pub demand: String,
 }
 
-/// Whose fault it is that a promise failed.
+/// What broke a promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlameRow {
-    /// `own`, `neighbour`, `drive` or `host`.
+    /// `own` (the tenant itself), `neighbour`, `drive` or `host`.
     pub culprit: String,
-    /// The neighbour.
+    /// The neighbour's name, if it was one.
     pub neighbour: Option<String>,
-    /// What shows it.
+    /// The evidence, in words.
     pub why: String,
 }
 
 impl BlameRow {
-    /// For a table or a log: `neighbour "batch": it keeps …`.
+    /// The cause as a table or log shows it, such as `neighbour "batch": it keeps …`.
     pub fn in_words(&self) -> String {
         let who = match (&self.neighbour, self.culprit.as_str()) {
             (Some(name), _) => format!("neighbour {name:?}"),

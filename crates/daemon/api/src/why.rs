@@ -1,160 +1,162 @@
-//! Why a tenant was slow at some time in the last day.
+//! `GET /v1/why`: why a tenant was slow at some time in the last day.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{BlameRow, Event};
 
-/// The longest time that can be asked about at once.
+/// The longest time that one request may cover, in milliseconds.
 pub const MAX_WHY_MS: u64 = 3_600_000;
 
-/// Which time is asked about.
+/// The time that the request is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct WhyAsked {
-    /// Its start, in milliseconds since 1970.
+    /// Start, in milliseconds since 1970.
     pub from_unix_ms: u64,
-    /// Its end; an hour after the start at most. Later than now is now.
+    /// End, in milliseconds since 1970. At most an hour after the start. A time in the future means now.
     pub to_unix_ms: u64,
 }
 
-/// What a tenant got at some time, beside what it gets usually, and what was different.
+/// What a tenant got at some time, what it usually gets, and what was different.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
-    /// The tenant.
+    /// The tenant's name.
     pub tenant: String,
-    /// Its drive.
+    /// The tenant's drive.
     pub drive: String,
-    /// The drive's policy then.
+    /// The drive's policy at that time.
     pub policy: String,
-    /// The promise to it then, in microseconds.
+    /// The latency promised at that time, in microseconds. Absent: none.
     pub latency_target_us: Option<f64>,
-    /// The percentage of its commands that this was for.
+    /// The percentage of commands that had to meet the target.
     #[serde(default)]
     pub latency_percentile: Option<f64>,
-    /// Its weight then, if it was promised nothing.
+    /// The tenant's weight at that time, if it was best-effort.
     pub weight: Option<u32>,
-    /// Start of the time that this is about: the slow part of what was asked for, or all of it. Milliseconds since
-    /// 1970.
+    /// Start of the time that this answer describes, in milliseconds since 1970. It is the slow part of the requested
+    /// time, or all of it.
     pub from_unix_ms: u64,
-    /// Its end.
+    /// End of that time, in milliseconds since 1970.
     pub to_unix_ms: u64,
-    /// Whether it was slow: later than the target, or half as slow again as usual. None: there is nothing to compare
-    /// with.
+    /// Whether the tenant was slow: later than its target, or 1.5 times as slow as usual. Absent: there is nothing to
+    /// compare with.
     pub slow: Option<bool>,
-    /// Summaries of ten seconds that this is about.
+    /// Number of ten-second summaries that the answer describes.
     pub summaries: u64,
-    /// Summaries in which the tenant did something, of the time that was asked for.
+    /// Number of summaries in the requested time in which the tenant was active.
     pub summaries_asked: u64,
-    /// Summaries that count as usual: of the half hour before, and what is not slow of the time that was asked for.
+    /// Number of summaries that count as usual: the half hour before, and the parts of the requested time that were not
+    /// slow.
     pub summaries_usual: u64,
-    /// What it did and got then.
+    /// Load and latency at that time.
     pub then: Did,
-    /// The same usually.
+    /// Usual load and latency. Absent: not known.
     pub usual: Option<Did>,
-    /// Mean latency of what it did then if it were alone on the drive, in microseconds, by the model.
+    /// Mean latency in microseconds that the model predicts for this load with no other tenant on the drive.
     pub alone_mean_us: Option<f64>,
-    /// Part of the time in which the drive's pollers waited for a CPU.
+    /// Percentage of the time in which the drive's pollers waited for a CPU.
     pub cpu_wait_percent: f64,
-    /// The same usually.
+    /// The usual value of `cpu_wait_percent`.
     pub cpu_wait_usual_percent: Option<f64>,
-    /// The drive's other tenants that did something then, the one that did most more than usual first.
+    /// The drive's other active tenants. The first is the one whose load grew most above usual.
     pub neighbours: Vec<NeighbourThen>,
-    /// Whose fault it was. None: it was not slow, or nothing shows it.
+    /// What made the tenant slow. Absent: it was not slow, or the data does not show it.
     pub blame: Option<BlameRow>,
     /// What would have helped.
     pub remedies: Vec<Remedy>,
-    /// What happened then and in the minute before.
+    /// Events at that time and in the minute before.
     pub events: Vec<Event>,
-    /// What to know of this answer: what is missing from it, and why.
+    /// What the answer lacks, and why.
     pub notes: Vec<String>,
 }
 
-/// What a tenant did and got over some time.
+/// A tenant's load and latency over some time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Did {
     /// Commands completed per second.
     pub iops: f64,
     /// Bytes read and written per second.
     pub bw_bytes: f64,
-    /// Reads of the commands that read or write.
+    /// Percentage of reads among the reads and writes.
     pub read_percent: f64,
-    /// Bytes that a command moves, in the mean.
+    /// Mean size of a read or write, in bytes.
     pub mean_len_bytes: f64,
-    /// Commands outstanding in the mean, waiting ones included.
+    /// Mean number of outstanding commands, including waiting ones.
     pub outstanding: f64,
-    /// Mean latency.
+    /// Mean latency, in microseconds.
     pub mean_us: f64,
-    /// The part of it that passed in the tenant's queue: the policy's, its limits', the poller's.
+    /// The part of the mean spent waiting for the policy, the tenant's limits or the poller.
     pub waited_us: f64,
-    /// The part of it that passed with the drive.
+    /// The part of the mean spent in the drive.
     pub served_us: f64,
-    /// 99th percentile: of the time that this is about the highest of its summaries, usually their median.
+    /// 99th percentile in microseconds. In `then`: the highest of all summaries; in `usual`: their median.
     pub p99_us: f64,
-    /// The percentile that its target is for, in the same way; the 99th without one.
+    /// Latency at the percentile that the target is for, in microseconds, chosen like `p99_us`. Without a target: the
+    /// 99th percentile.
     #[serde(default)]
     pub at_percentile_us: f64,
-    /// The longest.
+    /// Longest latency, in microseconds.
     pub max_us: f64,
-    /// Commands later than the target.
+    /// Commands that took longer than the target.
     pub late: u64,
-    /// The part of its commands that was late only because a poller stood still.
+    /// Percentage of commands that were late only because a poller stalled.
     #[serde(default)]
     pub stalled_percent: f64,
     /// Commands that the drive failed.
     pub errors: u64,
 }
 
-/// A neighbour, then and usually.
+/// Another tenant of the drive, at that time and usually.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NeighbourThen {
-    /// Its name; `(wiper)`: what overwrites deleted disks.
+    /// The tenant's name. `(wiper)` is the daemon itself, overwriting deleted disks.
     pub name: String,
-    /// The promise to it, if any, in microseconds.
+    /// The latency promised to it, in microseconds. Absent: none.
     pub latency_target_us: Option<f64>,
-    /// What it did and got then.
+    /// Load and latency at that time.
     pub then: Did,
-    /// The same usually.
+    /// Usual load and latency. Absent: not known.
     pub usual: Option<Did>,
-    /// It did clearly more than usual.
+    /// `true`: its load was clearly above usual.
     pub grew: bool,
 }
 
-/// Something that would have helped.
+/// A change that would have helped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Remedy {
-    /// What, in words.
+    /// The change, in words.
     pub what: String,
-    /// The command that does it, where one does.
+    /// The command that makes the change, if there is one.
     pub command: Option<String>,
-    /// Within what so many of the tenant's commands would be as were promised, or 99 of 100, in microseconds, by the
-    /// model. None: no model was asked.
+    /// Predicted latency in microseconds at the promised percentile, or the 99th without a promise. Absent: no model
+    /// was asked.
     pub predicted_us: Option<f64>,
 }
 
-/// The longest trace, in seconds: a day.
+/// The longest trace, in seconds: one day.
 pub const MAX_TRACE_S: u32 = 86_400;
 
-/// How long a tenant's commands are recorded.
+/// How long to record a tenant's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TraceAsked {
-    /// In seconds, 1 to 86,400.
+    /// Seconds to record: 1 to 86,400.
     pub seconds: u32,
 }
 
-/// What a trace's last line begins with. A trace without it was cut off.
+/// Start of a trace's last line. A trace without it was cut off.
 const TRACE_END: &str = "# end: ";
 
-/// A trace's last line.
+/// Formats a trace's last line.
 pub fn trace_end(commands: u64, lost: u64) -> String {
     format!("{TRACE_END}{commands} commands, {lost} lost\n")
 }
 
-/// What a trace's last line says: commands in it, and those that were lost since who recorded them could not keep up.
-/// `None`: it is another line.
+/// Parses a trace's last line: the commands in it, and those lost because the recorder could not keep up. `None`: it is
+/// another line.
 pub fn trace_ended(line: &str) -> Option<(u64, u64)> {
     let (commands, lost) = line.trim_end().strip_prefix(TRACE_END)?.split_once(" commands, ")?;
     Some((commands.parse().ok()?, lost.strip_suffix(" lost")?.parse().ok()?))

@@ -1,9 +1,10 @@
-//! What a browser was made to ask by somebody else's page.
+//! Refuses requests that a web page of another host makes through a user's browser (CSRF, DNS rebinding).
 //!
-//! Nobody but who may use the socket reaches it, until it is forwarded to a port (`ssh -L`): then any page that a
-//! browser of that machine shows can send something there, with the rights of who forwarded it. Such a page is known by
-//! what browsers say themselves: where it is from (`Origin`), and by which name it reached the port (`Host`), which is
-//! its own even where it had that name lead here (DNS rebinding).
+//! Only permitted users reach the API's socket, until one of them forwards it to a port (`ssh -L`). Then any web page
+//! in a browser on that machine can send requests there with that user's rights.
+//!
+//! Browsers reveal such requests. `Origin` names the page's host, and `Host` names the host that the page asked for.
+//! With DNS rebinding, `Host` is still the page's own name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,19 +17,19 @@ use axum::response::{IntoResponse, Response};
 
 use crate::refused::Refused;
 
-/// Such a request is refused.
+/// Refuses requests from pages of other hosts.
 pub async fn refuse(request: Request, next: Next) -> Response {
     if !is_foreign(request.headers()) {
         return next.run(request).await;
     }
-    let remedy = "if that is you, ask by the name localhost, and send no Origin of another host";
-    let title = "a page of another host has a browser ask this";
+    let remedy = "if you sent it yourself, use the host name localhost and no Origin header of another host";
+    let title = "refused: a web page of another host sent this through a browser";
     Refused(Problem::new(403, "foreign-page", title, remedy)).into_response()
 }
 
 fn is_foreign(headers: &HeaderMap) -> bool {
     let of_host = |value: &HeaderValue| value.to_str().is_ok_and(|host| host.is_empty() || is_here(host));
-    // `null` is where a page in a sandbox is from.
+    // Sandboxed pages send the origin `null`.
     let of_origin = |value: &HeaderValue| {
         value.to_str().is_ok_and(|origin| origin.split_once("://").is_some_and(|(_, host)| is_here(host)))
     };
@@ -37,8 +38,8 @@ fn is_foreign(headers: &HeaderMap) -> bool {
     !(hosts && origins)
 }
 
-/// Whether a host is this one, or has a name that no page on the Internet has: programs that speak to a socket put any
-/// word there.
+/// Whether a host name means this machine, or can't belong to a page on the Internet. Programs that talk to a Unix
+/// socket send an arbitrary word.
 fn is_here(authority: &str) -> bool {
     let Ok(authority) = authority.parse::<Authority>() else { return false };
     let host = authority.host().trim_end_matches('.');

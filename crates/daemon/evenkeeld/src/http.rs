@@ -1,5 +1,6 @@
-//! The API: what can be asked over HTTP, on its sockets (`api_socket`), and who may ask it. It asks the owner like
-//! everybody else.
+//! The HTTP API: its routes, who may use each, and its description for `docs/openapi.json`.
+//!
+//! Requests reach it on the sockets of `api_socket`. It asks the owner thread for everything it answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,22 +39,22 @@ use crate::roles::Role;
 use crate::traces::Traces;
 use crate::why::Asker;
 
-/// How many clients may wait for something to happen: the others are for who has something to say.
+/// How many clients may wait for events at once. The other connections stay free for requests that do something.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
-/// How long one request may take in all.
+/// The time limit of one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
-/// A disk takes a few hundred bytes.
+/// Limit of a request's body. A disk takes a few hundred bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// A configuration file has up to 4 MiB, and more as a text of JSON.
+/// Limit of an `apply` request's body. The file has up to 4 MiB, and more once it is JSON text.
 const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 
-/// What the API can be asked, for programs. `docs/openapi.json` is this.
+/// The OpenAPI description. `docs/openapi.json` is a copy of it.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
+    info(title = "Evenkeel", description = "Manages the disks and drives of a running Evenkeel daemon.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
         apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
@@ -99,7 +100,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 )]
 struct Document;
 
-/// Each answer needs a description; most statuses mean the same wherever they come.
+/// Fills in the description of each answer that has none: most statuses mean the same in all operations.
 struct Descriptions;
 
 impl utoipa::Modify for Descriptions {
@@ -117,23 +118,23 @@ impl utoipa::Modify for Descriptions {
 
 fn meaning(status: &str) -> &'static str {
     match status {
-        "200" => "What was asked for",
-        "201" => "It is made",
-        "404" => "There is no such disk",
-        "409" => "What there is contradicts it",
-        "422" => "It was not understood, or makes no sense",
-        "503" => "Not now",
-        "507" => "It can't be made durable; nothing has changed",
-        _ => "It can't be done",
+        "200" => "The request succeeded",
+        "201" => "The disk was created",
+        "404" => "There is no such resource",
+        "409" => "The request conflicts with the current state",
+        "422" => "The request is malformed or invalid",
+        "503" => "Temporarily impossible; try again later",
+        "507" => "The change can't be stored durably; nothing has changed",
+        _ => "The request failed",
     }
 }
 
-/// What requests are answered from.
+/// What the handlers need.
 #[derive(Clone)]
 pub struct Asked {
     daemon: Handle,
     events: Arc<EventLog>,
-    /// Places for those who wait for events.
+    /// One permit for each client that may wait for events.
     waits: Arc<Semaphore>,
     metrics: Metrics,
     pub(crate) asker: Asker,
@@ -142,7 +143,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Nobody waits for events yet.
+    /// Puts the parts together.
     pub fn new(
         daemon: Handle,
         events: Arc<EventLog>,
@@ -173,12 +174,12 @@ impl FromRef<Asked> for LiveView {
     }
 }
 
-/// The page, which asks for the rest itself.
+/// The web page. It requests its data itself.
 async fn the_page() -> impl IntoResponse {
     (page::headers(), page::html())
 }
 
-/// All of it, for the socket.
+/// All routes, for the sockets.
 pub fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
@@ -207,7 +208,7 @@ pub fn router(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-/// What shows figures, once a second at most.
+/// The routes that return figures. Each is computed once a second at most.
 fn looks() -> Router<Asked> {
     Router::new()
         .route("/metrics", get(metrics_thread::answer))
@@ -215,14 +216,14 @@ fn looks() -> Router<Asked> {
         .route("/live/{name}", get(live_thread::one))
 }
 
-/// What can be looked at on the port, and nothing that changes anything.
+/// The routes for the TCP port: figures only, nothing that changes anything.
 pub fn router_of_port(asked: Asked, token: Token) -> Router {
     looks()
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(if_text))
         .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
-        // Nothing in it is anybody's secret, and a browser has no token before it has the page.
+        // The page holds no secrets, and a browser has no token before it has the page.
         .route("/", get(the_page).fallback(no_such_method))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(0))
@@ -230,17 +231,17 @@ pub fn router_of_port(asked: Asked, token: Token) -> Router {
 }
 
 async fn nothing_here() -> Refused {
-    Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT))
+    Refused(Problem::new(404, "no-such-thing", "there is no such path", SEE_DOCUMENT))
 }
 
 async fn no_such_method() -> Refused {
-    Refused(Problem::new(405, "no-such-method", "this can't be done with it", SEE_DOCUMENT))
+    Refused(Problem::new(405, "no-such-method", "this path does not have that method", SEE_DOCUMENT))
 }
 
-/// What a tenant's own user may look at, beside each of its disks.
+/// What the user of a tenant's socket may read, beside the tenant's own disks.
 const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 
-/// Who may not do something is told who may.
+/// Refuses a request that the client's role does not allow, and says who may make it.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
@@ -255,16 +256,16 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
 }
 
-/// Whose path is none is told what is wrong with it.
+/// Refuses a path that is not UTF-8 once decoded.
 async fn if_text(request: Request, next: Next) -> Response {
     if is_utf8(request.uri().path()) {
         return next.run(request).await;
     }
-    let title = "the path is no text in UTF-8 once its %XX are decoded";
+    let title = "the path is not UTF-8 once its %XX are decoded";
     Refused(Problem::new(400, "not-understood", title, SEE_DOCUMENT)).into_response()
 }
 
-/// Whether a path is a text once it is decoded (RFC 3986, section 2.1).
+/// Whether a path is UTF-8 once its %XX are decoded (RFC 3986, section 2.1).
 fn is_utf8(path: &str) -> bool {
     let (mut bytes, mut rest) = (Vec::new(), path.as_bytes());
     let hex = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
@@ -285,7 +286,7 @@ const BECOME_ANY: &str = "have root add you to the group that `operators` or `vi
                           configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";
 
-/// Who sends a byte a second is sent away.
+/// Ends requests that take too long, such as a client that sends one byte a second.
 async fn in_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
         Ok(response) => response,
@@ -295,23 +296,23 @@ async fn in_time(request: Request, next: Next) -> Response {
     }
 }
 
-/// Asks the owner.
+/// Sends a command to the owner and waits for its answer.
 async fn ask<T: Send + 'static>(daemon: &Handle, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T, Refused> {
     let (answer, answered) = oneshot::channel();
     daemon.tell(Command::Disk(command(Box::new(move |it| {
-        // Who asked may have gone.
+        // The client may have disconnected.
         let _ = answer.send(it);
     }))));
     answered.await.map_err(|_| Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs")))
 }
 
-/// Every disk.
+/// Lists all disks.
 #[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = [Disk])))]
 async fn list(State(daemon): State<Handle>, Extension(role): Extension<Role>) -> Result<Json<Vec<Disk>>, Refused> {
     ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await.map(Json)
 }
 
-/// One disk.
+/// Returns one disk.
 #[utoipa::path(
     get, path = "/v1/disks/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Disk), (status = 404, body = Problem))
@@ -326,7 +327,7 @@ async fn show(
     Ok(Json(found.ok_or_else(|| no_such_disk(&name))?))
 }
 
-/// Makes a disk. The same once more does no harm.
+/// Creates a disk. Repeating the request is harmless.
 #[utoipa::path(
     post, path = "/v1/disks", request_body = NewDisk,
     responses(
@@ -342,7 +343,7 @@ async fn create(
     Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(disk)))
 }
 
-/// Changes what a disk is promised and held to.
+/// Changes a disk's promise, limits, size or front end.
 #[utoipa::path(
     patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = DiskChange,
     responses(
@@ -358,12 +359,12 @@ async fn change(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Change(name, Box::new(change), reply)).await??))
 }
 
-/// Deletes a disk. It is gone at once, whatever happens then; its room is free once it is overwritten. The same once
-/// more does no harm.
+/// Deletes a disk. It is gone at once; its space is free once its data is overwritten. Repeating the request is
+/// harmless.
 #[utoipa::path(
     delete, path = "/v1/disks/{name}", params(("name" = String, Path), Deletion),
     responses(
-        (status = 200, description = "What is to be done until its room is free", body = [Operation]),
+        (status = 200, description = "The operations that must finish before the disk's space is free", body = [Operation]),
         (status = 404, body = Problem), (status = 409, body = Problem), (status = 507, body = Problem)
     )
 )]
@@ -376,7 +377,7 @@ async fn delete(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Delete(name, deletion, reply)).await??))
 }
 
-/// Attaches a namespace to one more tenant: its guest sees it at once. The same once more does no harm.
+/// Attaches a namespace to an NVMe tenant. The guest sees it at once. Repeating the request is harmless.
 #[utoipa::path(
     post, path = "/v1/disks/{name}/attachments", params(("name" = String, Path)), request_body = Attach,
     responses(
@@ -392,8 +393,8 @@ async fn attach(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Attach(name, attach, reply)).await??))
 }
 
-/// Detaches a namespace from a tenant; answered once nothing of it is in flight there. Its data stays. The same once
-/// more does no harm.
+/// Detaches a namespace from a tenant. The answer comes once the tenant has no command in flight to it. The namespace
+/// keeps its data. Repeating the request is harmless.
 #[utoipa::path(
     delete, path = "/v1/disks/{name}/attachments/{tenant}", params(("name" = String, Path), ("tenant" = String, Path)),
     responses(
@@ -408,19 +409,19 @@ async fn detach(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Detach(name, tenant, reply)).await??))
 }
 
-/// What goes on by itself.
+/// Lists the background operations, such as overwriting deleted disks.
 #[utoipa::path(get, path = "/v1/operations", responses((status = 200, body = [Operation])))]
 async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>, Refused> {
     ask(&daemon, DiskCommand::Operations).await.map(Json)
 }
 
-/// The drives.
+/// Lists the drives.
 #[utoipa::path(get, path = "/v1/drives", responses((status = 200, body = [Drive])))]
 async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refused> {
     ask(&daemon, DiskCommand::Drives).await.map(Json)
 }
 
-/// Adds a drive. One that is there with the same settings is as good.
+/// Adds a drive. It succeeds if a drive of that name with the same settings exists already.
 #[utoipa::path(
     post, path = "/v1/drives", request_body = NewDrive,
     responses(
@@ -437,8 +438,10 @@ async fn add_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), handed_over, reply)).await??))
 }
 
-/// Takes a drive away that nobody has anything on, and that was added while a daemon ran; `force` takes one that is
-/// missing with its disks, or that can't wipe what is left. Returns those that are left.
+/// Removes a drive that was added while the daemon ran and that has no disks. Returns the remaining drives.
+///
+/// `force` also removes a drive that failed to open, together with its disks, and a drive on which deleted data can't
+/// be overwritten.
 #[utoipa::path(
     delete, path = "/v1/drives/{name}", params(("name" = String, Path), DriveRemoval),
     responses((status = 200, body = [Drive]), (status = 404, body = Problem), (status = 409, body = Problem))
@@ -452,8 +455,8 @@ async fn remove_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, removal, reply)).await??))
 }
 
-/// A drive without disks is held while who asks has it erase itself, or held no more. The same once more does no harm.
-/// `503`: something is in flight to it still.
+/// Takes a drive without disks out of service while the client has it erase itself, or puts it back. Repeating the
+/// request is harmless. `503`: commands to the drive are still in flight.
 #[utoipa::path(
     post, path = "/v1/drives/{name}/sanitize", params(("name" = String, Path)), request_body = Sanitize,
     responses(
@@ -469,8 +472,8 @@ async fn sanitize_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Sanitize(name, step, reply)).await??))
 }
 
-/// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing
-/// to do.
+/// Applies a configuration file: serves its tenants, or says what that would change. Repeating the request changes
+/// nothing.
 #[utoipa::path(
     post, path = "/v1/apply", request_body = Apply,
     responses(
@@ -482,13 +485,13 @@ async fn apply(State(daemon): State<Handle>, Object(file): Object<Apply>) -> Res
     Ok(Json(ask(&daemon, |reply| DiskCommand::Apply(Box::new(file), reply)).await??))
 }
 
-/// All that is served, with the disks that were made while the daemon ran, as one configuration file.
+/// Returns the running configuration as one file, including the disks that were created since the daemon started.
 #[utoipa::path(get, path = "/v1/export", responses((status = 200, body = Exported)))]
 async fn export(State(daemon): State<Handle>) -> Result<Json<Exported>, Refused> {
     Ok(Json(ask(&daemon, DiskCommand::Export).await??))
 }
 
-/// What happened after some number, once there is something or the wait is over.
+/// Returns the events after a number. Waits up to `wait_s` seconds if there are none.
 #[utoipa::path(
     get, path = "/v1/events", params(EventsAfter),
     responses((status = 200, body = Events), (status = 422, body = Problem), (status = 503, body = Problem))
@@ -503,7 +506,7 @@ async fn events(
         let remedy = format!("wait {MAX_EVENT_WAIT_S} seconds at most, and ask again");
         return Err(Problem::new(422, "invalid", format!("wait_s is {wait_s}"), remedy).into());
     }
-    // Before the look: what comes after it ends the wait.
+    // Watch before reading, so that an event in between ends the wait.
     let mut newest = asked.events.watch();
     let its_own = match role.sees_only() {
         Some(uid) => Some(ask(&asked.daemon, |reply| DiskCommand::List(Some(uid), reply)).await?),
@@ -519,7 +522,7 @@ async fn events(
         return Ok(Json(told));
     }
     let Ok(_place) = asked.waits.try_acquire() else {
-        let title = format!("{MAX_WAITING} others wait for events already");
+        let title = format!("{MAX_WAITING} clients already wait for events");
         return Err(Problem::new(503, "too-many-wait", title, "ask without wait_s, or later").into());
     };
     let waited = tokio::time::timeout(Duration::from_secs(wait_s.into()), newest.changed()).await;
@@ -530,7 +533,7 @@ async fn events(
 mod tests {
     use super::*;
 
-    /// `UPDATE=1` writes the document that the repository keeps.
+    /// The copy in the repository is current. Run with `UPDATE=1` to write it.
     #[test]
     fn the_document_is_the_one_that_is_kept() {
         let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/openapi.json");

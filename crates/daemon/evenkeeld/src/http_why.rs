@@ -1,4 +1,4 @@
-//! Of the HTTP API: why a tenant was slow, and what it asks for.
+//! The routes of the HTTP API that explain why a tenant was slow and that record its commands.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -36,13 +36,13 @@ fn ending<T>(_: T) -> Problem {
     Problem::new(503, "ending", "the daemon is ending", "try again once it runs")
 }
 
-/// What a tenant got at some time, beside what it gets usually; whose fault it was if it was slow, and what would have
+/// Explains why a tenant was slow: what it got, what it usually gets, what caused the difference and what would have
 /// helped.
 #[utoipa::path(
     get, path = "/v1/why/{tenant}", params(("tenant" = String, Path), WhyAsked),
     responses(
         (status = 200, body = Why),
-        (status = 404, description = "There is no such disk, or nothing is kept of that time", body = Problem),
+        (status = 404, description = "There is no such disk, or no history of that time", body = Problem),
         (status = 422, body = Problem), (status = 503, body = Problem)
     )
 )]
@@ -54,15 +54,18 @@ pub(crate) async fn why(
     let Query(asked) = asked?;
     let (answer, answered) = oneshot::channel();
     let reply = move |it| {
-        // Who asked may have gone.
+        // The client may have disconnected.
         let _ = answer.send(it);
     };
     asker.ask(tenant, asked, reply)?;
     Ok(Json(answered.await.map_err(ending)??))
 }
 
-/// Records every command of a tenant for so long. The answer is the trace, as it comes: lines of CSV, and a last one
-/// that says how many there are and how many were lost. Operators alone may have it: it shows what a tenant does where.
+/// Records every command of a tenant for a given time. Only operators may: a trace shows where the tenant reads and
+/// writes.
+///
+/// The answer is the trace as it is recorded. It consists of lines of CSV and a last line with the number of commands
+/// recorded and lost.
 #[utoipa::path(
     post, path = "/v1/disks/{name}/trace", params(("name" = String, Path), TraceAsked),
     responses(
@@ -88,7 +91,7 @@ pub(crate) async fn trace(
     let owner = daemon.clone();
     let reply = Box::new(move |it| {
         if let Err(Ok(unwanted)) = answer.send(it) {
-            // Who asked has gone.
+            // The client has disconnected.
             let Recorded { tenant, .. } = unwanted;
             owner.tell(Command::StopRecording(tenant));
         }
@@ -99,7 +102,7 @@ pub(crate) async fn trace(
     Ok(([(header::CONTENT_TYPE, "text/csv")], Body::new(body)).into_response())
 }
 
-/// A trace on its way.
+/// The body of a trace's answer: the lines as they arrive.
 struct Lines(mpsc::Receiver<Bytes>);
 
 impl hyper::body::Body for Lines {

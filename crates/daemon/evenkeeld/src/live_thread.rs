@@ -1,5 +1,4 @@
-//! What `GET /live` answers, for pages that somebody watches: read from the probes while somebody asks, on a thread of
-//! its own. No poller does anything for it.
+//! A thread that answers `GET /live` from the probes, while a client asks. Pollers do no work for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +25,13 @@ use crate::snapshot::DriveMarks;
 use crate::verdicts::Verdicts;
 use crate::{handover, panics, threads};
 
-/// A longer span is none: it would not tell what is now.
+/// A longer span is dropped: it would not describe the present.
 const SPAN_MAX: Duration = Duration::from_secs(10);
 
-/// How many events are told.
+/// How many events an answer includes.
 const EVENTS: usize = 50;
 
-/// Asks the thread.
+/// The handle through which requests reach the thread.
 #[derive(Clone)]
 pub struct LiveView {
     requests: Sender<Request>,
@@ -43,15 +42,15 @@ enum Request {
     One(String, oneshot::Sender<Result<String, Problem>>),
 }
 
-/// What is read, beside whom to ask.
+/// The sources of an answer.
 pub struct LiveReader {
-    /// Knows the drives and what is on them.
+    /// Knows the drives and their tenants.
     pub daemon: Handle,
-    /// Judge how tenants fare.
+    /// Judge whether tenants get what they were promised.
     pub verdicts: Arc<Verdicts>,
-    /// What happened.
+    /// The event log.
     pub events: Arc<EventLog>,
-    /// The daemon's.
+    /// The daemon's clock.
     pub clock: Clock,
 }
 
@@ -79,24 +78,24 @@ fn ending() -> Refused {
     Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"))
 }
 
-/// Who holds what, what each tenant gets beside its promise, and who hurts whom: over about the last second.
+/// What each tenant gets beside its promise, and which tenants harm others, over about the last second.
 ///
-/// It is what the page at `GET /` shows.
+/// The page at `GET /` shows this.
 #[utoipa::path(
     get, path = "/live", tag = "http", operation_id = "live",
     responses((status = 200, body = Live), (status = 503, body = Problem))
 )]
 pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
     let (answer, answered) = oneshot::channel();
-    // If nobody hears it, nobody answers.
+    // If the thread is gone, nothing answers.
     let _ = live.requests.send(Request::All(answer));
     let text = answered.await.map_err(|_| ending())?;
     Ok((JSON, answers::body(text)).into_response())
 }
 
-/// All that is known of one tenant, with how its latencies since the start are spread.
+/// All data about one tenant, with the histogram of its latencies since the daemon started.
 ///
-/// For a picture over time, subtract what was told before.
+/// For a plot over time, subtract the previous answer's counts.
 #[utoipa::path(
     get, path = "/live/{name}", tag = "http", operation_id = "live_tenant", params(("name" = String, Path)),
     responses((status = 200, body = LiveDetail), (status = 404, body = Problem), (status = 503, body = Problem))
@@ -108,23 +107,23 @@ pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Resu
     Ok((JSON, text).into_response())
 }
 
-/// What was read at once.
+/// One reading of all probes.
 struct Reading {
     live: Live,
     /// In the order of `live.tenants`.
     tenants: Vec<(TenantRow, TenantProbes)>,
 }
 
-/// The thread: where everything is read, and what was counted the last time.
+/// The thread's state: its sources and the previous reading's counts.
 struct Watch {
     reader: LiveReader,
     started_at_unix_ms: u64,
-    /// None where that is too long ago.
+    /// `None` if the previous reading is too old.
     marks: Option<DriveMarks>,
 }
 
 impl Watch {
-    /// Answers until nobody can ask any more.
+    /// Answers requests until all handles are gone.
     fn answer_all(mut self, asked: &Receiver<Request>) {
         let mut answers = Answers::<Reading, ()>::default();
         loop {
@@ -145,7 +144,7 @@ impl Watch {
                 }
             };
             let Ok(reading) = answers.reading(|| self.read()) else { return };
-            // Who asked may have gone.
+            // The client may have disconnected.
             match request {
                 Request::All(answer) => {
                     let text = answers.text((), || to_json(&reading.live));
@@ -243,7 +242,7 @@ fn tenant(row: &TenantRow, in_flight: u64, verdict: Option<&Verdict>, is_measure
     }
 }
 
-/// Upper bounds of a picture's latencies: eight for each power of two, from 1 µs to 17 s. Each is one of the probes'.
+/// Upper bounds of the histogram's buckets: eight per power of two, from 1 µs to 17 s. The probes have each of them.
 fn upper_bounds_ns() -> impl Iterator<Item = u64> {
     (10..34).flat_map(|exponent| (0..8_u64).map(move |eighth| ((8 + eighth) << (exponent - 3)) - 1))
 }
@@ -275,7 +274,7 @@ impl Reading {
 }
 
 fn to_json(it: &impl serde::Serialize) -> String {
-    // Numbers, texts and lists alone: nothing of it can fail.
+    // It has numbers, strings and lists only, so this can't fail.
     serde_json::to_string(it).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! What `GET /metrics` answers: read from the probes when somebody asks, on a thread of its own. No poller does
-//! anything for it, and who asks of the API waits for nobody who asks for this.
+//! A thread that answers `GET /metrics` from the probes. Pollers do no work for it, and no other API request waits for
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use crate::totals::{Ledger, Served};
 use crate::verdicts::Verdicts;
 use crate::{panics, threads};
 
-/// Asks the thread.
+/// The handle through which requests reach the thread.
 #[derive(Clone)]
 pub struct Metrics {
     requests: Sender<Request>,
@@ -36,7 +36,7 @@ pub struct Metrics {
 
 enum Request {
     Read(Format, oneshot::Sender<Arc<String>>),
-    /// All that tenants were, now that nobody serves them any more.
+    /// The last counts of tenants that are no longer served.
     Last(Vec<Served>, Sender<()>),
 }
 
@@ -67,18 +67,19 @@ impl Metrics {
         Ok(Self { requests })
     }
 
-    /// Has it recorded what all these were counted, which nobody serves any more.
+    /// Records the final counts of tenants that are no longer served.
     pub fn record_last(&self, tenants: Vec<Served>) {
         let (done, answer) = std::sync::mpsc::channel();
         if self.requests.send(Request::Last(tenants, done)).is_ok() {
-            // It may wait for us, or for a file.
+            // The thread may be waiting for the owner, or for a file.
             let _ = answer.recv_timeout(FAREWELL);
         }
     }
 }
 
-/// What the daemon says of its drives, pollers and tenants, for Prometheus: in its text format, or as OpenMetrics if
-/// `Accept` asks for it. docs/METRICS.md says what each metric is.
+/// Metrics of drives, pollers and tenants for Prometheus.
+///
+/// The format is OpenMetrics if `Accept` asks for it, else Prometheus text. docs/METRICS.md describes each metric.
 #[utoipa::path(
     get, path = "/metrics", tag = "http", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = Problem))
@@ -87,14 +88,14 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept);
     let (answer, answered) = oneshot::channel();
-    // If nobody hears it, nobody answers.
+    // If the thread is gone, nothing answers.
     let _ = metrics.requests.send(Request::Read(format, answer));
     let ending = || Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"));
     let text = answered.await.map_err(|_| ending())?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], answers::body(text)).into_response())
 }
 
-/// Answers until nobody can ask any more.
+/// Answers requests until all handles are gone.
 fn answer_all(reader: &mut Reader, asked: &Receiver<Request>) {
     let mut answers = Answers::default();
     loop {
@@ -105,15 +106,15 @@ fn answer_all(reader: &mut Reader, asked: &Receiver<Request>) {
         match next {
             Ok(Request::Last(tenants, done)) => {
                 reader.ledger.record_last(&tenants);
-                // Who waited may have given up.
+                // The caller may have stopped waiting.
                 let _ = done.send(());
                 return;
             }
             Ok(Request::Read(format, answer)) => {
-                // The daemon ends: what is dropped is answered so.
+                // The daemon is ending: dropping the request answers it.
                 let Ok(reading) = answers.reading(|| reader.read()) else { continue };
                 let text = answers.text(format, || metrics::render(&reading, format));
-                // Who asked may have gone.
+                // The client may have disconnected.
                 let _ = answer.send(text);
             }
             Err(RecvTimeoutError::Timeout) => answers.forget(),
@@ -122,7 +123,7 @@ fn answer_all(reader: &mut Reader, asked: &Receiver<Request>) {
     }
 }
 
-/// Where everything is read.
+/// The sources of an answer.
 struct Reader {
     daemon: Handle,
     verdicts: Arc<Verdicts>,
@@ -157,13 +158,13 @@ impl Reader {
         })
     }
 
-    /// Those of the state directory and of drives that are files.
+    /// The file systems of the state directory and of drives that are files.
     fn file_systems(&self, drives: &[Drive]) -> Vec<FileSystem> {
         let state = ("state".to_owned(), self.state_dir.clone());
         let images = drives.iter().filter(|drive| drive.backend == "file");
         let images = images.filter_map(|drive| Some((drive.name.clone(), PathBuf::from(drive.path.as_ref()?))));
         let look = |(holds, path): (String, PathBuf)| {
-            // One that is not there, or that the daemon's user can't reach, is left out.
+            // A path that is missing, or that the daemon's user can't reach, is left out.
             let found = rustix::fs::statvfs(&path).ok()?;
             let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
             let (size_bytes, free_bytes) = (bytes(found.f_blocks), bytes(found.f_bavail));
@@ -204,7 +205,7 @@ fn tenants(
     ledger: &mut Ledger,
 ) -> Vec<TenantReading> {
     let read = |probes: TenantProbes| {
-        // Without a name it left.
+        // Without a name the tenant has left.
         let name = view.foresight.name(probes.tenant())?;
         let totals = ledger.total(&view.name, name, &probes);
         let verdict = verdicts.get(&probes.tenant()).cloned();
@@ -213,7 +214,7 @@ fn tenants(
     view.board.tenants().into_iter().filter_map(read).collect()
 }
 
-/// What its probes say of it as it is.
+/// The current values of one tenant's probes.
 fn tenant(probes: &TenantProbes) -> TenantReading {
     let class = probes.class();
     let mut figures = [None; TenantFigure::COUNT];

@@ -18,7 +18,7 @@ pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
 
 /// It has no form in TOML.
 pub(crate) fn not_writable(error: impl std::fmt::Display) -> Problem {
-    Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
+    Problem::new(422, "invalid", format!("TOML can't represent the request: {error}"), "use plain text")
 }
 
 pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
@@ -32,7 +32,7 @@ pub(crate) fn name_taken(name: &str) -> Problem {
 }
 
 pub(crate) fn being_deleted(name: &str) -> Problem {
-    let remedy = "wait until `evenkeel disk list` shows it no more, or choose another name";
+    let remedy = "wait until `evenkeel disk list` no longer shows it, or choose another name";
     Problem::new(409, "leaving", format!("{name:?} is being deleted"), remedy)
 }
 

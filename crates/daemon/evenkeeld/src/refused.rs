@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 /// Where everything else is said.
-pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
+pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json describes the API";
 
 /// A problem as an answer.
 pub(crate) struct Refused(pub(crate) Problem);
