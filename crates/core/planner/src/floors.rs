@@ -1,4 +1,4 @@
-//! Whether what best-effort tenants are to get at least fits on the drive, beside what others were promised.
+//! Predicts whether the floors of best-effort tenants fit on the drive, beside all other promises.
 
 use policy::{Class, PolicyConfig};
 
@@ -6,73 +6,74 @@ use crate::forecast::check;
 use crate::model::Model;
 use crate::{Load, Site, Tenant, Unmodelled};
 
-/// What is less than that part of a floor does not keep it.
+/// A floor is kept if its tenant gets this fraction of it.
 const KEPT: f64 = 0.98;
-/// A drive that is busier than that with one tenant is what holds it back.
+/// If one tenant alone keeps the drive busier than this, the drive limits that tenant.
 const BUSY: f64 = 0.9;
 
-/// What is in the way of a floor.
+/// What keeps a tenant from its floor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FloorObstacle {
     /// Nothing.
     None,
     /// The tenant's own limits.
     Limits,
-    /// It keeps too few commands outstanding, even with the drive to itself.
+    /// The tenant's queue depth, even with the drive to itself.
     Depth {
-        /// How many.
+        /// The queue depth.
         depth: u32,
-        /// What it does with them then.
+        /// Commands per second with that depth, with the drive to itself.
         alone_iops: f64,
     },
-    /// The same, beside what others were promised.
+    /// The tenant's queue depth, beside the other promises.
     DepthBeside {
-        /// How many.
+        /// The queue depth.
         depth: u32,
     },
-    /// The drive, even with nobody else on it.
+    /// The drive's speed, even with no other tenant.
     DriveAlone {
-        /// What the drive does for it then.
+        /// Commands per second with no other tenant.
         alone_iops: f64,
     },
-    /// Floors and targets of others: together they are more than the drive can do.
+    /// Floors and targets of other tenants: together they exceed the drive.
     Others,
 }
 
-/// A floor, judged.
+/// The prediction for one floor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FloorForecast {
     /// Index of the tenant.
     pub tenant: usize,
-    /// Commands per second that the floor comes to with the tenant's sizes, or what it declared if that is less.
+    /// Commands per second that the floor amounts to at the tenant's command sizes, or the declared load if that is
+    /// less.
     pub asked_iops: f64,
-    /// Those that it is expected to get of them.
+    /// Commands per second of these that the tenant is expected to get.
     pub got_iops: f64,
-    /// Why it gets no more.
+    /// What keeps it from more.
     pub obstacle: FloorObstacle,
 }
 
 impl FloorForecast {
-    /// Whether it may be promised.
+    /// Whether the floor may be promised.
     pub fn is_kept(&self) -> bool {
         self.got_iops >= KEPT * self.asked_iops
     }
 }
 
-/// What becomes of all promises at once.
+/// The prediction for all promises together.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FloorsForecast {
     /// Each floor, in the order of the tenants.
     pub floors: Vec<FloorForecast>,
-    /// Guaranteed tenants, by index, whose targets could be kept beside each other, and can't beside the floors.
+    /// Indices of guaranteed tenants whose targets fit together, but not beside the floors.
     pub late: Vec<usize>,
 }
 
-/// Judges all floors under a policy that keeps them. Who was promised nothing is left out: it can be held back as far
-/// as need be.
+/// Predicts all floors, under a policy that keeps floors. Tenants without a promise are left out: they can be throttled
+/// as far as needed.
 ///
 /// # Errors
-/// A demand that the model does not know.
+/// The model does not know a tenant's load.
 pub fn judge_floors(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<FloorsForecast, Unmodelled> {
     let with_floor = tenants.iter().enumerate().filter(|(_, tenant)| !tenant.floor.is_empty());
     let asked: Vec<Asked> = with_floor.map(|(at, tenant)| Asked::new(at, tenant)).collect();
@@ -101,13 +102,13 @@ pub fn judge_floors(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> R
     Ok(FloorsForecast { late: late(site, policy, tenants, &targets, &beside), floors })
 }
 
-/// What one tenant with a floor asks for of it.
+/// What a tenant with a floor asks for.
 struct Asked {
     tenant: usize,
-    /// Commands per second, and of them what its own limits let through.
+    /// Commands per second, and those of them that the tenant's own limits allow.
     iops: f64,
     allowed_iops: f64,
-    /// What its floor comes to, whatever it asks for.
+    /// Commands per second that the floor amounts to, whatever the tenant asks for.
     floor_iops: f64,
 }
 
@@ -122,8 +123,8 @@ impl Asked {
     }
 }
 
-/// Nobody but who was promised something: `targets`, and then `asked`. Where floors don't fit, the policy gives all the
-/// same part of theirs.
+/// Models only the tenants with a promise: `targets`, then `asked`. If floors don't fit, each tenant gets the same
+/// fraction of its floor.
 fn solve<'a>(
     site: &'a Site,
     policy: &PolicyConfig,
@@ -131,7 +132,7 @@ fn solve<'a>(
     targets: &[usize],
     asked: &[Asked],
 ) -> Model<'a> {
-    // Nobody is left whom the policy would hold back for a target.
+    // Without a best-effort tenant to throttle, targets make no difference.
     let promised = targets.iter().map(|at| Tenant { class: Class::guaranteed(None), ..tenants[*at].clone() });
     let floors = asked.iter().map(|asked| Tenant { floor: policy::Floor::default(), ..tenants[asked.tenant].clone() });
     let mut model = Model::new(site, policy, &promised.chain(floors).collect::<Vec<_>>());
@@ -143,7 +144,7 @@ fn solve<'a>(
     model
 }
 
-/// What would keep a tenant from its floor if nobody else were there.
+/// What would keep a tenant from its floor with no other tenant on the drive.
 fn obstacle_alone(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], asked: &Asked) -> Option<FloorObstacle> {
     if asked.allowed_iops < KEPT * asked.iops {
         return Some(FloorObstacle::Limits);
@@ -157,7 +158,7 @@ fn obstacle_alone(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], asked:
     }
 }
 
-/// Of the guaranteed tenants, those that are late in `beside`, and would not be beside each other alone.
+/// Guaranteed tenants that are late in `beside`, but would not be late with only the targets.
 fn late(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], targets: &[usize], beside: &Model<'_>) -> Vec<usize> {
     let is_late = |model: &Model<'_>, at: usize| {
         let promise = tenants[targets[at]].class.promise();
@@ -184,7 +185,7 @@ mod tests {
         judge_floors(&site, &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), tenants).unwrap()
     }
 
-    /// 4 KiB reads with such a floor.
+    /// A tenant that reads 4 KiB at this depth with this floor.
     fn floor(name: &str, depth: u32, ios_per_sec: u64) -> Tenant {
         let floor = Floor { ios_per_sec, ..Floor::default() };
         Tenant { vcpus: 8, floor, ..fake::best_effort(name, depth) }
@@ -218,7 +219,7 @@ mod tests {
         let parts: Vec<f64> = many.floors.iter().map(|floor| floor.got_iops / floor.asked_iops).collect();
         assert!(parts.iter().all(|part| (part / parts[0] - 1.0).abs() < 0.02 && *part < 0.9), "{parts:?}");
         assert!(many.floors.iter().all(|floor| floor.obstacle == FloorObstacle::Others), "{many:?}");
-        // Who asks for less than that part has all of it.
+        // A tenant that asks for less than its fraction gets all that it asks for.
         let little = Tenant { load: Load::Open { rate_iops: 10_000.0 }, ..tenants[2].clone() };
         let many = judged(&[tenants[0].clone(), tenants[1].clone(), little]);
         assert_eq!(many.floors.iter().map(FloorForecast::is_kept).collect::<Vec<_>>(), [false, false, true]);
@@ -234,7 +235,7 @@ mod tests {
         assert!((100_000.0..140_000.0).contains(&lone.got_iops) && (2_500.0..2_600.0).contains(&held.got_iops));
         let [much] = judged(&[floor("much", 256, 10_000_000)]).floors[..] else { panic!("one floor") };
         assert!(matches!(much.obstacle, FloorObstacle::DriveAlone { .. }), "{much:?}");
-        // Alone they would be enough.
+        // Alone, each depth is enough.
         let tenants = [floor("few", 6, 350_000), floor("many", 64, 1_000_000)];
         let [few, many] = judged(&tenants).floors[..] else { panic!("two floors") };
         assert_eq!(few.obstacle, FloorObstacle::DepthBeside { depth: 6 }, "{few:?} {many:?}");

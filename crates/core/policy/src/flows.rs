@@ -1,9 +1,10 @@
-//! VQs with work, grouped into flows, and the HWQs that they wait for: what all policies but LPNS have in common.
+//! VQs with work, grouped into flows, and the HWQs that they wait for. All policies but LPNS use this.
 //!
-//! A flow is a tenant (or a single VQ, where a policy knows no tenants). Its VQs take turns. Which flow goes next is
-//! the policy's part, told through [`Turns`]. A VQ whose HWQ is full is parked there; room wakes one VQ, which hands on
-//! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command causes a
-//! bounded number of them.
+//! A flow is a tenant, or a single VQ in a policy that knows no tenants. The VQs of a flow take turns. The policy
+//! decides through [`Turns`] which flow goes next.
+//!
+//! A VQ whose HWQ is full is parked there. Room wakes one VQ, which passes on the room that it does not use, so room
+//! and a waiting VQ never coexist. Every operation is O(1), and a command causes a bounded number of them.
 
 mod asked;
 mod parked;
@@ -17,12 +18,12 @@ use crate::ready::{Links, List, NONE};
 use crate::window::{Claim, Window};
 use crate::{Next, TenantSlot, Terms, VqSlot};
 
-/// What a flow could do if it were its turn.
+/// Whether a flow could send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Has no commands.
     Idle,
-    /// Has commands, but every HWQ that they tried is full.
+    /// Has commands, but each HWQ that was tried is full.
     Blocked,
     /// Could send.
     Ready,
@@ -30,44 +31,47 @@ pub(crate) enum Standing {
 
 /// The order among flows.
 pub(crate) trait Turns {
-    /// Some [go first](Self::goes_first): they are not to wait for room that is kept for others.
+    /// Some flows [go first](Self::goes_first): they must not wait for room that is kept for others.
     const SOME_GO_FIRST: bool = false;
 
-    /// Makes room for this flow, and tells the terms of its tenant. It is not ready now.
+    /// Makes room for this flow, which is not ready, and sets its tenant's terms.
     fn attach(&mut self, flow: u16, terms: &Terms);
 
-    /// The tenant of an idle flow left: what is kept of it goes. It may never have been attached.
+    /// The tenant of an idle flow left. Forgets its state. The flow may never have been attached.
     fn forget(&mut self, _flow: u16) {}
 
-    /// What it counts for where pollers part what all may have with the drive.
+    /// How this flow counts when pollers split what may be in flight.
     fn claim(&self, _flow: u16) -> Claim {
         Claim::Weight(1.0)
     }
 
-    /// Its standing changed.
+    /// The flow's standing changed.
     fn moved(&mut self, flow: u16, from: Standing, to: Standing);
 
-    /// Whether a ready flow may not go now, by the policy's own rule.
+    /// Whether the policy holds a ready flow back now.
     fn holds(&self, _flow: u16) -> bool {
         false
     }
 
-    /// Whether its VQs go before others that wait for the same HWQ.
+    /// Whether the flow's VQs go before others that wait for the same HWQ.
     fn goes_first(&self, _flow: u16) -> bool {
         false
     }
 
-    /// After so many commands that went there the next room is offered to another one of them.
+    /// After this many commands to an HWQ, its next room is offered to a flow that does not go first.
     fn goes_first_times(&self) -> u32 {
         u32::MAX
     }
 
-    /// What such a turn of the flow counts, among those of others at the same HWQ: the less the larger its weight.
+    /// The length of the flow's turn among those that don't go first at the same HWQ: the larger its weight, the
+    /// shorter.
     fn turn(&self, _flow: u16) -> u64 {
         1
     }
 
-    /// One of this flow's is offered room, as the so-manieth there since one was due. Whether it is, and goes at once.
+    /// A full HWQ has room for a VQ of this flow. Returns whether the VQ takes it, before the flows that go first.
+    ///
+    /// `offers`: the number of offers at this HWQ since a flow last took one, including this one.
     fn is_due(&mut self, _flow: u16, _offers: u32) -> bool {
         false
     }
@@ -84,26 +88,26 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 struct Vq {
     state: State,
-    /// Parked: among those that go first.
+    /// Parked: whether among those that go first.
     first: bool,
     /// Parked: since when, as a number that grows and wraps.
     since: u32,
-    /// What its client asked for.
+    /// The priority that its client asked for.
     asked: QueuePriority,
     tenant: u16,
     flow: u16,
-    /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
+    /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if any.
     hwq: u16,
-    /// How often it was woken for room and others took that, since it was served last.
+    /// How often it was woken for room that others then took, since it was last served.
     lost: u8,
-    /// Ready: the room that it was woken for is kept for it.
+    /// Ready: the room that it was woken for is reserved for it.
     is_kept: bool,
-    /// When it is offered room, among others.
+    /// Its turn among those that don't go first: the lowest is offered room next.
     turn: u64,
     backlog: u32,
 }
 
-/// After so many times that others took the room it is kept: orders repeat, and one VQ may come too late in each round.
+/// After losing room this often, room is reserved for a VQ: cycles repeat, and one VQ may be too late in each.
 const KEPT_AFTER: u8 = 4;
 
 const NO_VQ: Vq = Vq {
@@ -121,7 +125,7 @@ const NO_VQ: Vq = Vq {
 };
 
 impl Vq {
-    /// Others have the room that it was woken for.
+    /// Others took the room that it was woken for.
     fn lose(&mut self) {
         self.lost = self.lost.saturating_add(1);
     }
@@ -133,12 +137,12 @@ const NO_FLOW: Flow =
 #[derive(Debug, Clone, Copy)]
 struct Flow {
     standing: Standing,
-    /// VQs woken for room: they go before the other ready ones. Empty while the flow is held.
+    /// VQs woken for room go before the other ready ones. Empty while the policy holds the flow back.
     woken: List,
     ready: List,
     /// VQs with a backlog, ready or parked.
     backlogged: u16,
-    /// Work that was done for it; wraps.
+    /// Work done for it; wraps.
     served: u32,
 }
 
@@ -152,20 +156,20 @@ pub(crate) struct Flows<T> {
     flows: Vec<Flow>,
     /// By flow.
     told: Vec<Told>,
-    /// What all may have with the drive.
+    /// What may be in flight in all.
     pub(crate) window: Window,
     /// By HWQ.
     parked: Vec<Parked>,
-    /// How often a VQ was parked behind others; wraps.
+    /// Number of times that a VQ was parked; wraps.
     parkings: u32,
     /// VQs with a backlog.
     backlogged: u32,
-    /// Commands with the drive.
+    /// Commands in flight.
     in_flight: u32,
 }
 
 impl<T: Turns> Flows<T> {
-    /// Over `hwqs` HWQs (at least 1) that hold `depth` commands each.
+    /// Creates flows over `hwqs` HWQs (at least 1) that hold `depth` commands each.
     pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
         let pool = HwqPool::new(0, hwqs, depth);
         let parked = vec![Parked::default(); usize::from(pool.len())];
@@ -174,7 +178,7 @@ impl<T: Turns> Flows<T> {
         Self { turns, pool, vqs, links, flows, told, window, parked, parkings: 0, backlogged: 0, in_flight: 0 }
     }
 
-    /// Where no more than that may be with the drive, at all pollers together: commands or what they cost.
+    /// Limits what may be in flight at all pollers together: a number of commands, or their cost.
     pub(crate) fn within(self, all: u64) -> Self {
         Self { window: Window::new(all), ..self }
     }
@@ -198,13 +202,13 @@ impl<T: Turns> Flows<T> {
         self.in_flight
     }
 
-    /// Whether an HWQ (`0..hwqs`) holds less than it can.
+    /// Whether an HWQ (`0..hwqs`) has room.
     #[inline]
     pub(crate) fn has_room(&self, hwq: u16) -> bool {
         self.pool.has_room(hwq, false)
     }
 
-    /// A VQ of a tenant appears, in `flow`. Slots from 65535 on, which there are none of, are ignored.
+    /// Attaches a VQ of a tenant to `flow`. Slots from 65535 on don't exist and are ignored.
     pub(crate) fn attach(&mut self, slot: VqSlot, tenant: TenantSlot, flow: u16, terms: &Terms) {
         if slot.0 == NONE || tenant.0 == NONE || flow == NONE {
             return;
@@ -227,7 +231,7 @@ impl<T: Turns> Flows<T> {
         }
     }
 
-    /// Tells the order of a flow's terms, which decide on the list that it belongs to.
+    /// Passes a flow's terms to the policy. They decide on the list that the flow belongs to.
     fn tell(&mut self, flow: u16, terms: &Terms) {
         let standing = self.flows[usize::from(flow)].standing;
         if standing == Standing::Idle {
@@ -251,7 +255,7 @@ impl<T: Turns> Flows<T> {
         }
     }
 
-    /// Puts a VQ with its backlog into another flow, one that the order knows.
+    /// Moves a VQ with its backlog to another flow, which the policy knows.
     pub(crate) fn move_to(&mut self, slot: VqSlot, flow: u16) {
         if self.flow_of(slot).is_none_or(|from| from == flow) {
             return;
@@ -263,7 +267,7 @@ impl<T: Turns> Flows<T> {
         self.arrived(slot, backlog);
     }
 
-    /// Slots that were ever attached are below this.
+    /// All slots that were ever attached are below this.
     pub(crate) fn slots(&self) -> u16 {
         self.vqs.len() as u16
     }
@@ -279,7 +283,7 @@ impl<T: Turns> Flows<T> {
         self.vqs.get(usize::from(slot.0)).map_or(0, |vq| vq.backlog)
     }
 
-    /// What the client of an attached VQ asked for.
+    /// The priority that the client of an attached VQ asked for.
     pub(crate) fn asked_by(&self, slot: VqSlot) -> QueuePriority {
         self.vqs[usize::from(slot.0)].asked
     }
@@ -322,13 +326,13 @@ impl<T: Turns> Flows<T> {
         }
     }
 
-    /// The flow's next VQ whose HWQ has room. VQs without are parked; a flow without any is not ready any more.
+    /// The flow's next VQ whose HWQ has room. VQs without room are parked; a flow with none left is no longer ready.
     #[inline]
     pub(crate) fn pick(&mut self, flow: u16) -> Option<Next> {
         self.pick_at(flow, Self::bound_to)
     }
 
-    /// As [`next_by`](Self::next_by), where the window is of commands.
+    /// Like [`next_by`](Self::next_by), for a window that counts commands.
     #[inline]
     pub(crate) fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if self.any_backlog() && !self.window.has_room(self.in_flight.into(), now) {
@@ -337,8 +341,8 @@ impl<T: Turns> Flows<T> {
         self.next_by(front)
     }
 
-    /// What goes next. `front`: the flow whose turn it is; one whose HWQs are all full is not ready after
-    /// [`pick`](Self::pick) and does not come again.
+    /// What to send next. `front` returns the flow whose turn it is. A flow whose HWQs are all full is no longer ready
+    /// after [`pick`](Self::pick), so `front` does not return it again.
     #[inline]
     pub(crate) fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if !self.any_backlog() {
@@ -349,17 +353,17 @@ impl<T: Turns> Flows<T> {
                 return send;
             }
         }
-        // Full HWQs: commands are with the drive, and one will complete.
+        // The HWQs are full: commands are in flight, and one will complete.
         Next::WaitUntil(Nanos::MAX)
     }
 
-    /// The HWQ (`0..hwqs`) of a slot that is attached.
+    /// The HWQ (`0..hwqs`) of an attached slot.
     #[inline]
     pub(crate) fn bound_to(&self, slot: u16) -> u16 {
         self.pool.at(slot)
     }
 
-    /// The same where the policy chooses the HWQ (`0..hwqs`) of a slot.
+    /// Like [`pick`](Self::pick), for a policy that chooses the HWQ (`0..hwqs`) of a slot.
     #[inline(always)] // As a call it costs `fair` 6 ns: what it returns is written in pieces and read at once.
     pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {
@@ -372,7 +376,7 @@ impl<T: Turns> Flows<T> {
         None
     }
 
-    /// Whether room there is kept for it.
+    /// Whether room at this HWQ is reserved for the VQ.
     #[cold] // Asked where an HWQ is full.
     fn is_kept(&self, slot: u16, hwq: u16) -> bool {
         let vq = &self.vqs[usize::from(slot)];
@@ -385,7 +389,7 @@ impl<T: Turns> Flows<T> {
         flow.woken.front().or(flow.ready.front())
     }
 
-    /// The `Send` happened.
+    /// The VQ's command was sent.
     #[inline]
     pub(crate) fn sent(&mut self, slot: VqSlot, hwq: HwqId) {
         self.in_flight += 1;
@@ -397,7 +401,7 @@ impl<T: Turns> Flows<T> {
         self.wake(hwq.0);
     }
 
-    /// The `Send` found nothing to submit.
+    /// There was nothing to send.
     pub(crate) fn refused(&mut self, slot: VqSlot, consumed: bool) {
         if consumed {
             self.took(slot);
@@ -450,7 +454,7 @@ impl<T: Turns> Flows<T> {
         woken_for
     }
 
-    /// No room is kept for a VQ any more.
+    /// Releases the room that is reserved for a VQ.
     #[inline]
     fn give_up_room(&mut self, slot: u16, hwq: u16) {
         if self.vqs[usize::from(slot)].is_kept {
@@ -459,7 +463,7 @@ impl<T: Turns> Flows<T> {
         }
     }
 
-    /// One command left the VQ: the next VQ of its flow has its turn.
+    /// A command left the VQ: the flow's next VQ has its turn.
     fn took(&mut self, slot: VqSlot) {
         let Some(flow) = self.flow_of(slot) else { return };
         let vq = &mut self.vqs[usize::from(slot.0)];
@@ -477,7 +481,7 @@ impl<T: Turns> Flows<T> {
         }
     }
 
-    /// Takes a VQ out of whatever list it is in.
+    /// Takes a VQ out of its list.
     fn rest(&mut self, slot: u16) {
         let Vq { state, flow, hwq, first, .. } = self.vqs[usize::from(slot)];
         match state {
@@ -509,13 +513,13 @@ impl<T: Turns> Flows<T> {
         let parked = &mut parked[usize::from(hwq)];
         let (now, list) = (parked.turn, parked.list(first));
         if lost > 0 {
-            // It was woken and others took the room: it keeps its place. Who is before it was woken, too.
+            // Others took the room that it was woken for, so it keeps its place. All before it were woken too.
             list.insert_where(links, slot, |other| vqs[usize::from(other)].since.wrapping_sub(since) as i32 > 0);
         } else {
             self.parkings = self.parkings.wrapping_add(1);
             let vq = &mut vqs[usize::from(slot)];
             vq.since = self.parkings;
-            // Turns that it did not ask for are not saved.
+            // A VQ can't save up turns that it did not use.
             vq.turn = vq.turn.max(now);
             list.push_back(links, slot);
         }
@@ -523,7 +527,7 @@ impl<T: Turns> Flows<T> {
         self.wake(woken_for);
     }
 
-    /// Puts a VQ with backlog into its flow's list; `is_next`: before all others.
+    /// Puts a VQ with a backlog into its flow's list. `is_next`: before all others.
     fn ready(&mut self, slot: u16, woken_for: u16, is_next: bool) {
         let vq = &mut self.vqs[usize::from(slot)];
         (vq.state, vq.hwq) = (State::Ready, woken_for);
@@ -538,8 +542,8 @@ impl<T: Turns> Flows<T> {
         self.settle(flow);
     }
 
-    /// Lets VQs that wait for this HWQ try again, up to one that may go. Called whenever room came up, or a VQ that
-    /// was woken for it did not use it.
+    /// Wakes VQs that wait for this HWQ, up to the first that may go. Called when room comes up, and when a VQ did not
+    /// use the room that it was woken for.
     #[inline]
     fn wake(&mut self, hwq: u16) {
         if self.parked.get(usize::from(hwq)).is_some_and(|parked| !parked.is_empty()) {

@@ -1,67 +1,66 @@
-//! What best effort may have with the drive, parted among the pollers that serve it.
+//! Splits the cap on best-effort work in flight among the pollers that serve best-effort tenants.
 //!
-//! Each poller tells in each interval what it used of what best effort may have, and the weight of those who asked
-//! there ([`Demand`]). Each then reckons all parts from the same figures: who used less than its part has that, and a
-//! quarter and a command more; the rest is parted by weight, and what nobody asked for too. So all parts together are
-//! what best effort may have, but for the interval in which somebody's demand changed.
+//! After each interval every poller publishes a [`Demand`]: the fraction of the cap that it used, and the weight of the
+//! tenants that asked. Each poller computes all shares from the same demands. A poller that used less than its share
+//! gets what it used, a quarter more, and one command. The rest of the cap is split by weight, and so is what nobody
+//! asks for. The shares add up to the cap, except in an interval in which a demand changed.
 //!
-//! Where some of what a poller serves goes before all others', it says how much that is, and has as much at least,
-//! whatever its weight. A 64th is left to weights.
+//! Some of a poller's tenants may go before all others. The poller publishes the share that they need, and gets at
+//! least that, whatever its weight. At least 1/64 of the cap is split by weight.
 //!
-//! Weight alone does not make equal shares: a poller's tenants may ask for other kinds of commands, or for less than
-//! their part. So pollers also tell how fast their virtual time goes on, and each corrects its weight until it goes
-//! on as fast as the others'.
+//! Weights alone don't make fair shares: tenants may send other kinds of commands, or less than their share. So pollers
+//! also publish the pace of their virtual time. Each corrects its weight until its pace equals that of the others.
 //!
-//! A part that is no whole number of commands is that many at some times and one more at others, poller after poller,
-//! so that together they have no more than there is: [`Gate`].
+//! A share may not be a whole number of commands. Then it is rounded up for some of the time and down for the rest. The
+//! pollers take turns, so that together they stay within the cap: see [`Gate`].
 
 use io_model::Nanos;
 
-/// Kinds of commands that a demand tells apart.
+/// Kinds of command in a demand.
 pub(crate) const DEMAND_KINDS: usize = 6;
-/// Figures of a [`Demand`].
+/// Number of figures in a [`Demand`].
 pub const DEMAND_FIGURES: usize = 7 + DEMAND_KINDS;
 
-/// What a poller gets beyond what it used, so that it can ask for more: that part of it, and a command.
+/// A poller gets this fraction more than it used, and one command, so that its use can grow.
 const HEADROOM: f64 = 0.25;
-/// What is heard of a pace in each interval, and what of the distance from the others' is corrected: an answer
-/// without overshooting.
+/// Per interval: the weight of the new pace in the smoothed one, and the fraction of the difference from other pollers
+/// that is corrected. Smaller steps don't overshoot.
 const SMOOTHING: f64 = 0.25;
 const GAIN: f64 = SMOOTHING / 4.0;
-/// Most that a weight is corrected by, up or down, as a logarithm: 16 times.
+/// The largest correction of a weight, up or down, as a logarithm: a factor of 16.
 const MOST_BIAS: f64 = 2.772_588_722_239_781;
-/// What is left of a correction after an interval in which nobody was held.
+/// What is left of a correction after an interval in which the poller stayed below its share.
 const FORGETS: f64 = 0.95;
-/// All that is had at least, together.
+/// All minimum shares together get at most this fraction of the cap.
 const MOST_FIRST: f64 = 1.0 - 1.0 / 64.0;
-/// A part that is smaller than that part of another one is another.
+/// Two shares count as different if one is below this fraction of the other.
 const NEARLY: f64 = 0.95;
-/// Whose turn it is to have a command more comes round in that time.
+/// The period in which each poller has its turn at one more command.
 pub(crate) const ROUND: Nanos = Nanos::from_millis(2);
 
-/// What best effort had and asked for at one poller in its last interval.
+/// What a poller's best-effort tenants had and asked for in the last interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// The most that it had with the drive, in parts of all that best effort may have.
+    /// The most that was in flight, as a fraction of the cap.
     pub used: f64,
-    /// The weight of those who asked, corrected.
+    /// The weight of the tenants that asked, corrected.
     pub claim: f64,
-    /// It had all that it might have.
+    /// The poller reached its share.
     pub is_held: bool,
-    /// How far virtual time goes on in an interval, in ticks at whole weights, smoothed; 0: not known.
+    /// The advance of virtual time per interval, in ticks at whole weights, smoothed. 0: not known.
     pub pace: f64,
-    /// A command, in parts of all that best effort may have; 0: none was seen.
+    /// The mean command, as a fraction of the cap. 0: there was none.
     pub grain: f64,
-    /// What it is to have at least, in parts of all that there is.
+    /// The least share that it needs, as a fraction of the cap.
     pub first: f64,
-    /// Reference commands that best effort may have for the sake of floors that are short here; infinite: any number.
+    /// The cap, in reference commands, that tenants below their minimum here leave for best effort. Infinite: no limit.
     pub level: f64,
-    /// Reference commands with the drive when `used` was, by kind.
+    /// Reference commands in flight at the peak, by kind.
     pub units: [f64; DEMAND_KINDS],
 }
 
 impl Demand {
-    /// As figures, to be published.
+    /// Converts the demand to figures, to publish it.
     pub fn to_figures(&self) -> [f64; DEMAND_FIGURES] {
         let mut figures = [0.0; DEMAND_FIGURES];
         let is_held = f64::from(u8::from(self.is_held));
@@ -71,43 +70,43 @@ impl Demand {
         figures
     }
 
-    /// From those.
+    /// Converts figures back to a demand.
     pub fn from_figures(figures: &[f64; DEMAND_FIGURES]) -> Self {
         let [used, claim, is_held, pace, grain, first, level, units @ ..] = *figures;
         Self { used, claim, is_held: is_held > 0.0, pace, grain, first, level, units }
     }
 
-    /// What it needs if it is to be held by nothing.
+    /// The share beyond which it needs no more.
     fn wants(&self) -> f64 {
         if self.is_held { f64::INFINITY } else { with_headroom(self.used, self.grain) }
     }
 }
 
-/// So that it can ask for more.
+/// Adds headroom to a use, so that it can grow.
 pub(crate) fn with_headroom(used: f64, grain: f64) -> f64 {
     used * (1.0 + HEADROOM) + grain
 }
 
-/// What one poller may have, in parts of all that best effort may have.
+/// One poller's share of the cap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Part {
-    /// This much, and a command where nothing is there: who starts has one at once.
+    /// This fraction, or one command if nothing is in flight: a tenant that starts is served at once.
     Of(f64),
-    /// This much in the mean, of whole commands: for what is no whole one it has turns, which begin at that part of a
-    /// round.
+    /// This fraction on average, in whole commands. The poller takes turns at one more command; its turn begins at the
+    /// second fraction of a round.
     Turns(f64, f64),
 }
 
 impl Part {
     pub(crate) const WHOLE: Self = Self::Of(1.0);
 
-    /// In the mean of a round.
+    /// The fraction, averaged over a round.
     pub(crate) fn size(self) -> f64 {
         let (Self::Of(part) | Self::Turns(part, _)) = self;
         part
     }
 
-    /// What was there in the mean where this much was at the most, and all that might be.
+    /// The average in flight, if the peak was `most` and the poller reached its share.
     pub(crate) fn mean(self, most: f64) -> f64 {
         match self {
             Self::Of(_) => most,
@@ -116,30 +115,30 @@ impl Part {
     }
 }
 
-/// One poller's side of it.
+/// One poller's part in splitting the cap.
 #[derive(Debug)]
 pub(crate) struct Split {
-    /// The logarithm of what this poller's weight is corrected by.
+    /// The logarithm of the correction of this poller's weight.
     bias: f64,
     pace: f64,
     held_before: bool,
-    /// Virtual time by the last interval.
+    /// Virtual time when the last interval ended.
     clock: u64,
-    /// What it was to get by the interval before: a larger part is used once all others have heard of it, who get less.
+    /// Its share by the interval before. A larger share is used only once all others know that theirs are smaller.
     before: f64,
-    /// It has less than it is to get, and so goes on more slowly.
+    /// It still has less than its new share, so its pace is too low.
     is_behind: bool,
-    /// Scratch: what each poller gets.
+    /// Scratch space: the share of each poller.
     parts: Vec<f64>,
 }
 
-/// What [`Split::tell`] adds to a demand.
+/// What [`Split::tell`] needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
-    /// The weight of those who asked.
+    /// The weight of the tenants that asked.
     pub(crate) weight: f64,
     pub(crate) is_held: bool,
-    /// Virtual time, and the weight that a tick is for.
+    /// Virtual time, and the weight that one tick stands for.
     pub(crate) clock: u64,
     pub(crate) scale: u32,
 }
@@ -149,7 +148,7 @@ impl Split {
         Self { bias: 0.0, pace: 0.0, held_before: false, clock: 0, before: 1.0, is_behind: false, parts: Vec::new() }
     }
 
-    /// An interval ended: the claim and the pace.
+    /// An interval ended. Returns the corrected weight and the pace.
     pub(crate) fn tell(&mut self, seen: Seen) -> (f64, f64) {
         let went_on = (seen.clock.saturating_sub(self.clock) * u64::from(seen.scale)) as f64;
         self.clock = seen.clock;
@@ -157,7 +156,7 @@ impl Split {
             self.bias *= FORGETS;
         }
         self.pace = match (seen.is_held, self.held_before, self.pace > 0.0) {
-            // Who began amid the interval did not go on for all of it.
+            // A poller that reached its share in the middle of the interval did not advance for all of it.
             (false, ..) | (_, false, _) => 0.0,
             (true, true, false) => went_on,
             (true, true, true) => self.pace + (went_on - self.pace) * SMOOTHING,
@@ -169,7 +168,7 @@ impl Split {
         (seen.weight * self.bias.exp(), self.pace)
     }
 
-    /// What this poller may have until the next interval ends.
+    /// This poller's share until the next interval ends.
     pub(crate) fn part(&mut self, all: &[Demand], own: usize) -> Part {
         if all.len() < 2 {
             (self.before, self.is_behind) = (1.0, false);
@@ -189,7 +188,7 @@ impl Split {
         Part::Turns(part, ahead.fract())
     }
 
-    /// Towards the pace of all that are held, each counting as much: so that all corrections together are none.
+    /// Corrects the weight towards the mean pace of all pollers that reached their share. The corrections add up to 0.
     fn correct(&mut self, all: &[Demand], own: usize) {
         let known = || all.iter().map(|demand| demand.pace).filter(|pace| *pace > 0.0);
         if all[own].pace > 0.0 {
@@ -198,7 +197,7 @@ impl Split {
         }
     }
 
-    /// By claims, but nobody more than it wants while others want more, and nobody less than what goes first.
+    /// Splits the cap by weight. No poller gets more than it wants while others want more, or less than its minimum.
     fn share_out(&mut self, all: &[Demand]) {
         const OPEN: f64 = -1.0;
         let parts = &mut self.parts;
@@ -212,7 +211,7 @@ impl Split {
             let open = || all.iter().zip(&*parts).filter(|(_, part)| **part == OPEN).map(|(demand, _)| demand);
             let claims = open().map(|demand| demand.claim).sum::<f64>();
             let by_claim = if claims > 0.0 { left / claims } else { 0.0 };
-            // Too much where what is had at least counts for more than what is not wanted: those are settled first.
+            // Settle minimums first if they add more than unused shares give back, and unused shares first otherwise.
             let beyond = open().map(|demand| {
                 let by_claim = by_claim * demand.claim;
                 by_claim.clamp(least(demand), demand.wants()) - by_claim
@@ -244,14 +243,14 @@ impl Split {
     }
 }
 
-/// How much may be with the drive now, of `all`.
+/// How much may be in flight at one poller now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gate {
     most: u64,
-    /// Outside of its turn, and in it.
+    /// Outside of its turn, and in its turn.
     least: u64,
     more: u64,
-    /// In parts of a round: when its turn begins, and how long it is.
+    /// When its turn begins and how long it lasts, as fractions of a round.
     from: f64,
     lasts: f64,
     /// When the turn next begins or ends.
@@ -259,7 +258,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// `grain`: what a command is, in parts of all; `most`: the limit of a part.
+    /// `grain`: the mean command as a fraction of the cap. `most`: the limit for a fraction of the cap.
     pub(crate) fn new(part: Part, grain: f64, now: Nanos, most: impl Fn(f64) -> u64) -> Self {
         let (part, from) = match part {
             Part::Turns(part, from) if grain > 0.0 => (part, from),
@@ -288,18 +287,18 @@ impl Gate {
         taken >= self.least.max(1)
     }
 
-    /// Whether nothing may go now.
+    /// Whether nothing may be sent now.
     #[inline]
     pub(crate) fn is_shut(&self) -> bool {
         self.most == 0
     }
 
-    /// When its turn next begins or ends; `None`: never.
+    /// When the turn next begins or ends. `None`: never.
     pub(crate) fn turn_at(&self) -> Option<Nanos> {
         (self.turns_at < Nanos::MAX).then_some(self.turns_at)
     }
 
-    /// Who found no room: whether there is some by now.
+    /// Whether there is room by now for a tenant that found none before.
     #[inline]
     pub(crate) fn finds_room(&mut self, taken: u64, now: Nanos) -> bool {
         if now >= self.turns_at {
@@ -356,7 +355,7 @@ mod tests {
         let all = [demand(0.08, 5.0, false, 0.02), demand(0.5, 1.0, true, 0.1), demand(0.5, 3.0, true, 0.1)];
         let got = parts(&all);
         assert!((got[0] - 0.12).abs() < 1e-9 && (got[2] / got[1] - 3.0).abs() < 1e-9, "{got:?}");
-        // Who wants more than its weight gives it has that.
+        // A poller that wants more than its weight gives gets that much.
         let greedy = [demand(0.8, 1.0, false, 0.1), demand(0.2, 3.0, true, 0.1)];
         let got = parts(&greedy);
         assert!((got[0] - 0.25).abs() < 1e-9, "{got:?}");
@@ -373,7 +372,7 @@ mod tests {
         is(&[held(0.4, 1.0), held(0.0, 2.0)], &[0.4, 0.6]);
         is(&[held(0.4, 1.0), held(0.0, 1.0)], &[0.5, 0.5]);
         is(&[held(1.0, 1.0), held(1.0, 1.0), held(0.0, 8.0)], &[63.0 / 128.0, 63.0 / 128.0, 1.0 / 64.0]);
-        // What somebody does not want is for those who are above what they have at least.
+        // What one poller does not want goes to those above their minimum.
         is(&[held(0.5, 1.0), held(0.0, 1.0), demand(0.08, 2.0, false, 0.0)], &[0.5, 0.4, 0.1]);
         let modest = Demand { first: 0.5, ..demand(0.16, 1.0, false, 0.0) };
         is(&[modest, held(0.0, 1.0)], &[0.2, 0.8]);
@@ -429,7 +428,7 @@ mod tests {
 
     #[test]
     fn weights_are_corrected_until_all_go_on_as_fast() {
-        // For the same part the first one's tenants get four times the work.
+        // For the same share, the first poller's tenants do four times the work.
         let ease = [4.0, 1.0, 1.0];
         let mut splits = ease.map(|_| Split::new());
         let (mut clocks, mut got) = ([0.0; 3], [1.0 / 3.0; 3]);

@@ -376,8 +376,10 @@ impl ServedDrive {
         })
     }
 
-    /// What the drive is to whoever finds block devices of its disks after us. Not what it calls itself: of one that
-    /// was handed over while the daemon ran, only the next start reads that, and those devices must still be its.
+    /// The mark by which a later daemon recognizes the block devices of this drive's disks as its own.
+    ///
+    /// It is not the drive's own identifier. If a client handed the drive over while the daemon ran, only the next
+    /// start reads that identifier, and the mark must not change.
     fn drive_mark(&self) -> String {
         format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name)
     }

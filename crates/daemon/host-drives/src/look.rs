@@ -1,4 +1,4 @@
-//! What there is.
+//! The NVMe drives of a host, as sysfs, procfs and /dev show them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use crate::Refused;
 
-/// Mass storage, non-volatile memory, NVMe (PCI Code and ID Assignment 1.9).
+/// Class code of an NVMe controller: mass storage, non-volatile memory, NVMe (PCI Code and ID Assignment 1.9).
 const NVME_CLASS: &str = "0x010802";
-/// Bridges of PCI: they are in the groups of what is behind them, and harmless.
+/// Class code of PCI bridges. They share an IOMMU group with the devices behind them, and are harmless.
 const BRIDGE_CLASS: &str = "0x0604";
-/// The driver that gives functions to user space.
+/// The driver that gives PCI functions to user space.
 pub(crate) const VFIO: &str = "vfio-pci";
 
-/// A host, by where its kernel shows itself.
+/// A host, given by the directories in which its kernel shows its devices.
 #[derive(Debug, Clone)]
 pub struct Host {
     pub(crate) sys: PathBuf,
@@ -29,55 +29,55 @@ pub struct Host {
 /// An NVMe controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NvmeDevice {
-    /// Where it is.
+    /// PCI address.
     #[serde(serialize_with = "shown")]
     pub address: PciAddress,
-    /// As its maker calls it; `None`: only the kernel's driver tells.
+    /// Model name. `None`: only the kernel's driver knows it.
     pub model: Option<String>,
-    /// Serial number; `None`: only the kernel's driver tells.
+    /// Serial number. `None`: only the kernel's driver knows it.
     pub serial: Option<String>,
-    /// Its maker's and its own number, such as `1b36:0010`.
+    /// PCI vendor and device ID, such as `1b36:0010`.
     pub pci_id: String,
-    /// Which driver has it.
+    /// The driver that is bound to it.
     pub driver: Option<String>,
     /// The kernel's name of the controller, such as `nvme0`.
     pub controller: Option<String>,
-    /// The number of its IOMMU group; `None`: no IOMMU is in front of it.
+    /// Number of its IOMMU group. `None`: it is not behind an IOMMU.
     pub iommu_group: Option<String>,
-    /// What else is in that group, bridges apart.
+    /// Other devices in that group, except bridges.
     pub neighbours: Vec<Neighbour>,
-    /// Its namespaces that are disks of the kernel.
+    /// Its namespaces that are block devices of the kernel.
     pub disks: Vec<BlockDevice>,
-    /// Whether a VM has it as a whole, or had and it was not wiped.
+    /// Whether the whole drive is assigned to a VM, or was and has not been wiped since.
     pub is_assigned: bool,
-    /// A process that has it through VFIO, as far as we may see.
+    /// A process that uses it through VFIO, as far as this process may see.
     pub held_by: Option<Holder>,
-    /// What it is among functions.
+    /// Its role in SR-IOV.
     pub function: Function,
 }
 
 /// Another device of an IOMMU group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Neighbour {
-    /// Where it is.
+    /// PCI address.
     #[serde(serialize_with = "shown")]
     pub address: PciAddress,
-    /// Which driver has it.
+    /// The driver that is bound to it.
     pub driver: Option<String>,
 }
 
-/// A namespace as the kernel's disk.
+/// A namespace that is a block device of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockDevice {
-    /// Such as `/dev/nvme0n1`.
+    /// Path, such as `/dev/nvme0n1`.
     pub path: PathBuf,
-    /// The namespace's identifier, if the kernel tells.
+    /// Namespace identifier, if the kernel shows it.
     pub nsid: Option<u32>,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Who uses it, for people.
+    /// What uses it, for people.
     pub uses: Vec<String>,
-    /// The same.
+    /// What uses it, for programs.
     #[serde(skip)]
     pub(crate) in_use: Vec<InUse>,
 }
@@ -85,36 +85,36 @@ pub struct BlockDevice {
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its program's name.
+    /// Name of the program.
     pub name: String,
 }
 
-/// SR-IOV.
+/// Role of a PCI function in SR-IOV.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Function {
-    /// It is all there is.
+    /// It does not support virtual functions.
     Only,
-    /// It can have virtual functions.
+    /// A physical function, which can have virtual functions.
     Physical(Functions),
-    /// It is one of another's.
+    /// A virtual function.
     Virtual {
-        /// The physical function.
+        /// The physical function that it belongs to.
         #[serde(serialize_with = "shown")]
         of: PciAddress,
-        /// Which one, from 1.
+        /// Its number, from 1.
         number: u16,
     },
 }
 
-/// Virtual functions of a physical one.
+/// The virtual functions of a physical function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Functions {
     /// How many it can have.
     pub max: u16,
-    /// Those that it has.
+    /// Those that exist.
     #[serde(serialize_with = "all_shown")]
     pub addresses: Vec<PciAddress>,
 }
@@ -128,14 +128,14 @@ fn all_shown<S: serde::Serializer>(addresses: &[PciAddress], serializer: S) -> R
 }
 
 impl NvmeDevice {
-    /// Whether the kernel has given it to user space.
+    /// Whether it is bound to the driver for user space.
     pub fn is_claimed(&self) -> bool {
         self.driver.as_deref() == Some(VFIO)
     }
 }
 
 impl BlockDevice {
-    /// Whether a device's path, which is no link, is this disk's or that of a part of it.
+    /// Whether a device path, which is not a link, is this disk or one of its partitions.
     pub fn has(&self, path: &Path) -> bool {
         let part = path.to_str().zip(self.path.to_str()).and_then(|(path, own)| path.strip_prefix(own));
         let is_part = |rest: &str| rest.strip_prefix('p').is_some_and(|number| number.parse::<u16>().is_ok());
@@ -144,12 +144,12 @@ impl BlockDevice {
 }
 
 impl Host {
-    /// The machine that this runs on.
+    /// The host that this program runs on.
     pub fn this() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// One whose `sys`, `proc` and `dev` are below a folder.
+    /// A host whose `sys`, `proc` and `dev` are in a folder.
     pub fn below(root: &Path) -> Self {
         let assignments = Assignments::below(root);
         Self { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev"), assignments }
@@ -166,7 +166,7 @@ impl Host {
     /// The controller at an address.
     ///
     /// # Errors
-    /// Nothing is there, or something else.
+    /// There is no device, or it is not an NVMe controller.
     pub fn drive(&self, address: PciAddress) -> Result<NvmeDevice, Refused> {
         let listed = "`evenkeel drive list` has the addresses of the host's drives";
         if !self.directory(address).exists() {
@@ -221,7 +221,7 @@ impl Host {
         others.map(|address| Neighbour { address, driver: self.driver(address) }).collect()
     }
 
-    /// The disks of a controller, by its directory.
+    /// The block devices of a controller, from its directory in sysfs.
     fn disks(&self, controller: &Path) -> Vec<BlockDevice> {
         let kernel = Kernel { proc: self.proc.clone(), sys: self.sys.clone() };
         let mut names: Vec<String> = names_in(controller).iter().filter_map(|name| disk_name(name)).collect();
@@ -233,7 +233,7 @@ impl Host {
             let in_use = text(&directory.join("dev")).map(|number| kernel.uses_of_block(&number)).unwrap_or_default();
             BlockDevice {
                 nsid: number("nsid").and_then(|nsid| nsid.try_into().ok()),
-                // The kernel counts in sectors of 512 bytes, whatever the drive's blocks are.
+                // The kernel counts in sectors of 512 bytes, whatever the drive's block size.
                 size_bytes: number("size").unwrap_or(0).saturating_mul(512),
                 uses: in_use.iter().map(|used| used.what(&path)).collect(),
                 path,
@@ -257,7 +257,7 @@ impl Host {
         Function::Physical(Functions { max, addresses: self.functions(address) })
     }
 
-    /// The virtual functions of a physical one, in their order.
+    /// The virtual functions of a physical function, by number.
     fn functions(&self, of: PciAddress) -> Vec<PciAddress> {
         let at = |number: usize| {
             let link = self.directory(of).join(format!("virtfn{number}"));
@@ -266,13 +266,12 @@ impl Host {
         (0..).map_while(at).collect()
     }
 
-    /// Who has the node of an IOMMU group open. Only root sees all processes.
+    /// A process that has the IOMMU group's device file open. Only root sees all processes.
     fn holder(&self, group: &str) -> Option<Holder> {
         self.opener(&Path::new("/dev/vfio").join(group))
     }
 
-    /// A process that has a device's node open. udev opens each for a moment, which counts as
-    /// nothing.
+    /// A process that has this device file open. udev opens each for a moment, which does not count.
     pub(crate) fn opener(&self, node: &Path) -> Option<Holder> {
         let holds = |pid: &u32| {
             let files = self.proc.join(pid.to_string()).join("fd");
@@ -287,7 +286,8 @@ impl Host {
     }
 }
 
-/// The disk that a controller's entry stands for: one of several paths to a disk has the controller in its name.
+/// The block device of an entry in a controller's directory. One of several paths to a disk has the controller in its
+/// name.
 fn disk_name(entry: &str) -> Option<String> {
     let (controller, rest) = entry.strip_prefix("nvme")?.rsplit_once('n')?;
     let (subsystem, path) = controller.split_once('c').map_or((controller, None), |(one, other)| (one, Some(other)));
@@ -318,7 +318,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A host that is made of files.
+    /// A fake host made of files.
     pub(crate) struct Made {
         root: TempDir,
     }
@@ -354,7 +354,7 @@ pub(crate) mod tests {
             symlink(to, at).expect("linked");
         }
 
-        /// A function of that class, in a group.
+        /// A PCI function of this class, in a group.
         pub(crate) fn function(&self, address: &str, class: &str, driver: Option<&str>, group: Option<&str>) {
             let directory = format!("sys/bus/pci/devices/{address}");
             self.write(&format!("{directory}/class"), &format!("{class}\n"));
@@ -371,7 +371,7 @@ pub(crate) mod tests {
             }
         }
 
-        /// The first of up to four virtual functions of a drive, which no driver has.
+        /// The first of up to four virtual functions of a drive. No driver is bound to them.
         pub(crate) fn virtual_function(&self, address: &str, of: &str) {
             let directory = "sys/bus/pci/devices";
             self.write(&format!("{directory}/{of}/sriov_totalvfs"), "4\n");

@@ -1,16 +1,16 @@
-//! Why nothing is done.
+//! The error of this crate: why a drive was left as it is.
 
 use std::path::Path;
 
-/// What is wrong, and what to do. Nothing was changed, or it was taken back.
+/// What is wrong and what to do. Nothing was changed, or all changes were undone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {remedy}")]
 pub struct Refused {
-    /// For programs: it stays the same.
+    /// Name of the error, for programs. It does not change between versions.
     pub code: &'static str,
     /// What is wrong.
     pub what: String,
-    /// What to do.
+    /// What to do about it.
     pub remedy: String,
 }
 
@@ -19,7 +19,7 @@ impl Refused {
         Self { code, what: what.into(), remedy: remedy.into() }
     }
 
-    /// A file of sysfs did not take what was written.
+    /// A file of sysfs can't be written.
     pub(crate) fn unwritten(path: &Path, error: &std::io::Error) -> Self {
         let remedy = match error.kind() {
             std::io::ErrorKind::PermissionDenied => "run this as root",

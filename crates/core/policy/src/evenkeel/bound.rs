@@ -1,22 +1,22 @@
-//! What a guaranteed tenant's command may find with the drive at most, and so how long it may take.
+//! The most that a guaranteed tenant's command may find in flight, and the latency bound that follows.
 
 use super::EvenkeelConfig;
 use crate::bound::{Bound, RestsOn};
 use crate::cost::COST_UNIT;
 use crate::{Class, TenantReport};
 
-/// What all pollers told, as of this interval and the one before, since what went then may still be there; of caps the
-/// one before that, too: until then pollers did not part them.
+/// What all pollers reported in the last two intervals, because commands of the one before may still be in flight. Caps
+/// are kept for three intervals: until then pollers have not split them.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Reference commands that best-effort tenants may have with the drive; `None`: some are not held.
+    /// The cap on best-effort work in flight, in reference commands. `None`: some tenants are not capped.
     caps: [Option<f64>; 3],
-    /// Commands of guaranteed tenants with the drive.
+    /// Commands of guaranteed tenants in flight.
     guaranteed: [u64; 2],
-    /// What this poller tells, and what it told an interval ago: a larger cap is used only once it was told, or others
-    /// would vouch for less meanwhile.
+    /// The cap that this poller reports, and the one of an interval ago. A larger cap is used only after it was
+    /// reported: otherwise other pollers would guarantee too low a bound meanwhile.
     told: [Option<f64>; 2],
-    /// The largest best-effort command here, in cost ticks.
+    /// The cost of the largest best-effort command here, in ticks.
     largest: u32,
 }
 
@@ -30,12 +30,12 @@ impl Found {
         self.largest = self.largest.max(cost);
     }
 
-    /// What best effort here may have with the drive until the next interval.
+    /// The cap that this poller may use until the next interval, in reference commands.
     pub(super) fn told(&self) -> f64 {
         self.told[1].unwrap_or(f64::INFINITY)
     }
 
-    /// An interval ended. `may`: what best effort here may have with the drive, once it was told; `None`: any amount.
+    /// An interval ended. `may`: the cap that this poller may use once it was reported. `None`: no cap.
     pub(super) fn observe(&mut self, reports: &[TenantReport], may: Option<f64>) {
         let (mut cap, mut guaranteed) = (Some(0.0), 0);
         for report in reports {
@@ -55,7 +55,7 @@ impl Found {
         self.told = [may, self.told[0]];
     }
 
-    /// What guaranteed tenants can count on.
+    /// The latency bound of guaranteed tenants.
     pub(super) fn bound(&self, config: &EvenkeelConfig) -> Bound {
         let cap = match self.caps {
             [Some(now), Some(before), Some(_)] => Some(now.max(before)),
@@ -75,7 +75,7 @@ impl Found {
         Bound { published: None, corrected, vouched: corrected, rests_on }
     }
 
-    /// The same in words of best effort's pollers, which tell what they let go.
+    /// The same bound as the pollers of best-effort tenants see it: with the caps that they report.
     pub(super) fn told_bound(&self, config: &EvenkeelConfig) -> Bound {
         let bound = self.bound(config);
         let rests_on = RestsOn { best_effort_cap: self.told[0], ..bound.rests_on };

@@ -1,4 +1,4 @@
-//! What the policy is told of a drive, and what others may have with it at most.
+//! What the policy knows of a drive, and the highest cap on best-effort work in flight.
 
 use io_model::Nanos;
 
@@ -7,25 +7,25 @@ use super::work::MEDIUM_BYTES;
 use crate::cost::Cost;
 use crate::{ConfigError, DriveFigures, LpnsConfig};
 
-/// What others may have at most, in multiples of what keeps the drive busy with short commands.
+/// The highest cap, as a multiple of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
-/// And of short commands where several share that.
+/// The highest cap for short commands, if several best-effort tenants share it.
 const SHARED: f64 = 1.5;
 
-/// Settings of [`Evenkeel`](super::Evenkeel): what it expects of a drive, until it has seen more.
+/// Settings of [`Evenkeel`](super::Evenkeel): what it expects of a drive until it has measured more.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvenkeelConfig {
     /// Reference commands (4 KiB random writes) that the drive completes per second under full load.
     pub rate_iops: f64,
-    /// What a command takes that finds the drive idle; of the slowest kind in use.
+    /// Latency of a command on an idle drive, for the slowest kind of command in use.
     pub alone: Nanos,
-    /// Reference commands in flight that keep the drive busy: nobody needs more, and weights would have no say.
+    /// Reference commands in flight that keep the drive busy. More would not be faster, and would make weights useless.
     pub max_in_flight: u32,
-    /// Reference commands that best-effort tenants may always have in flight together, whatever is missed.
+    /// Reference commands that best-effort tenants may always have in flight together, even if promises are broken.
     pub floor_in_flight: u32,
-    /// What commands cost in reference commands.
+    /// Costs of commands, in reference commands.
     pub cost: Cost,
-    /// Nobody said which drive it is, and it may need more to be busy.
+    /// The configuration does not name the drive. It may need more in flight to be busy.
     pub is_assumed: bool,
 }
 
@@ -36,26 +36,27 @@ impl EvenkeelConfig {
         Self { rate_iops: r_iops, alone: l_h, max_in_flight: 48, floor_in_flight, cost, is_assumed: false }
     }
 
-    /// Reference commands that others may have with the drive: at most, and while nobody is active who was promised a
-    /// latency.
+    /// The highest cap, in reference commands: also the cap while no tenant with a latency promise is active.
     pub fn lent(&self) -> f64 {
         self.times(LENT)
     }
 
-    /// The same of commands of one length. Where several share, short ones wait with us rather than in the drive, which
-    /// knows no weights; there are few longer ones for as much work, so these do as it is, and a drive that is fed by
-    /// few needs them.
+    /// The highest cap for commands of one length, in reference commands.
+    ///
+    /// If several tenants share it, short commands wait in the poller rather than in the drive, which knows no weights.
+    /// Long commands are few for the same work, so they wait here anyway. A drive with few commands in flight also
+    /// needs them.
     pub fn lent_of(&self, len_bytes: u64, is_shared: bool) -> f64 {
         let waits_here = is_shared && !self.is_assumed && len_bytes < MEDIUM_BYTES;
         self.times(if waits_here { SHARED } else { LENT })
     }
 
-    /// So many times what keeps the drive busy, and what is owed at least.
+    /// A multiple of what keeps the drive busy, but at least [`MOST_OWED`].
     fn times(&self, factor: f64) -> f64 {
         (f64::from(self.max_in_flight) * factor).max(MOST_OWED.into())
     }
 
-    /// On a drive.
+    /// The settings for a drive.
     pub fn on(drive: &DriveFigures) -> Self {
         let DriveFigures { lpns, max_in_flight, is_assumed, .. } = drive;
         Self {
@@ -69,7 +70,7 @@ impl EvenkeelConfig {
     }
 
     /// # Errors
-    /// A setting out of its range.
+    /// A setting is out of its range.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let rate_is_one = self.rate_iops >= 1.0 && self.rate_iops <= 1e9;
         ConfigError::check(rate_is_one, "rate_iops", "must be from 1 to 1000000000 per second")?;

@@ -1,42 +1,45 @@
-//! What best-effort tenants get at least: who is behind that goes before all others, whatever the cap.
+//! Floors: the minimum throughput of best-effort tenants. A tenant below its floor goes before all others, whatever the
+//! cap.
 //!
-//! Each floor has a clock, which a command moves on by what it is worth at the floor's rate. A tenant is behind while
-//! one of its clocks is (QoS paper, Eqs. 1 and 2: commands and bytes per second, each a promise). Where the drive can't
-//! give all floors, all clocks are slower by the same factor.
+//! Each floor has a clock. A command advances it by the time that the command takes at the floor's rate. A tenant is
+//! behind if one of its clocks is: it may have one for commands and one for bytes per second (QoS paper, Eqs. 1 and 2).
+//! If the drive can't give all floors, all clocks slow down by the same factor.
 
 use io_model::Nanos;
 
 use crate::Floor;
 use crate::lowest::Lowest;
 
-/// Clocks count in these parts of a nanosecond: a floor of 10^7 commands per second is exact to 0.1 %.
+/// Clocks count in fractions of a nanosecond: then a floor of 10^7 commands per second is exact to 0.1 %.
 const PARTS_PER_NS: u64 = 16;
-/// How far a clock may be behind: what a tenant could not be given is made up for, up to that.
+/// How far a clock may be behind. A tenant makes up for what it did not get, up to this.
 const MOST_BEHIND: u64 = 100_000_000 * PARTS_PER_NS;
-/// The same for who comes back from having nothing: what it did not ask for is not saved.
+/// How far behind for a tenant that had no commands: it does not save up what it did not ask for.
 const MOST_BEHIND_AWOKEN: u64 = 1_000_000 * PARTS_PER_NS;
-/// How far ahead it may be, or a command: what a tenant gets beyond its floor is not held against it.
+/// How far ahead a clock may be, or one command if that is more. What a tenant gets beyond its floor is not held
+/// against it.
 const MOST_AHEAD: u64 = 10_000_000 * PARTS_PER_NS;
-/// Intervals over which what a tenant gets is averaged.
+/// Intervals over which a tenant's throughput is averaged.
 const AVERAGED: f64 = 10.0;
-/// A tenant that had nothing for that part of an interval did not ask for all it could get.
+/// A tenant without commands for this fraction of an interval did not ask for all that it could get.
 const RESTED: f64 = 0.2;
-/// Clocks are that much faster than floors: what is lost to chance is not a part of the promise.
+/// Clocks run this much faster than the floors, to make up for random losses.
 const MARGIN: f64 = 1.01;
-/// How fast clocks are slowed down while somebody waits behind a floor all the time, and how fast that is taken back.
+/// How quickly clocks slow down while a tenant is behind all the time, and speed up again.
 const SLOWED: f64 = 1.05;
 const MOST_SLOWED: f64 = 100.0;
-/// How fast others get back what was taken for a floor.
+/// How quickly the cap that was lowered for a floor rises again.
 const RELEASE: f64 = 1.05;
-/// The most that is taken at once.
+/// The lowest factor by which the cap is lowered at once.
 const MOST_TAKEN: f64 = 0.5;
-/// A floor is taken for that many times what its tenant gets at most, at a time.
+/// The need of a floor is at most this many times what its tenant gets.
 const MOST_MORE: f64 = 2.0;
-/// Work that is left with the drive at least, in reference commands.
+/// The lowest cap, in reference commands.
 pub const LEAST_LEFT: f64 = 1.0;
-/// Where a tenant gets less than that part of its floor for so many intervals although others have no more than that,
-/// its depth is too small for it: nothing more is taken for it, for so many intervals the first time, and twice as many
-/// each further time.
+/// A floor is hopeless if its tenant gets less than this fraction of it for `TRIED` intervals in spite of the lowered
+/// cap. Its queue depth is too small then.
+///
+/// The cap is not lowered for it for `FIRST_GIVEN_UP` intervals, and twice as many each further time.
 pub const HOPELESS: f64 = 0.9;
 const TRIED: u32 = 20;
 const FIRST_GIVEN_UP: u32 = 100;
@@ -45,31 +48,31 @@ const LONGEST_GIVEN_UP: u32 = 6_400;
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
     floor: Floor,
-    /// The part of it that is another poller's: 0 to less than 1.
+    /// The fraction of the floor that other pollers serve: 0 to less than 1.
     elsewhere: f64,
-    /// What a command and a byte are worth, in parts; 0: no such floor.
+    /// How far one command, and one byte, advance the clocks. 0: no such floor.
     per_command: u64,
     per_byte: f64,
     command_clock: u64,
     byte_clock: u64,
     is_awoken: bool,
-    /// Since the last interval.
+    /// Counts since the last interval.
     commands: u64,
     bytes: u64,
     work: u64,
-    /// How long it had nothing, here or with the drive, and since when it has.
+    /// How long it had no commands, and since when.
     rested: Nanos,
     resting: Option<Nanos>,
-    /// What it got of its floor lately, while it asked all along.
+    /// The fraction of its floor that it got lately. `None`: it did not ask for all of it.
     got: Option<f64>,
-    /// Intervals in which all was done for it and it was short; in which nothing is done; how many the next time.
+    /// Intervals with a lowered cap in which it fell short; intervals left without trying; how many the next time.
     tried: u32,
     given_up: u32,
     gives_up: u32,
 }
 
 impl Kept {
-    /// Whether others are to have less for it, who have so much.
+    /// Whether best-effort tenants must have less than `level` in flight for this floor.
     fn takes(&mut self, got: f64, level: f64) -> bool {
         if got >= 1.0 {
             (self.tried, self.gives_up) = (0, 0);
@@ -84,7 +87,7 @@ impl Kept {
         self.given_up == 0
     }
 
-    /// What a command and a byte are worth at its floor here.
+    /// Computes how far one command, and one byte, advance the clocks here.
     fn price(&mut self) {
         let (second, here) = ((1e9 * PARTS_PER_NS as f64 / MARGIN) as u64, 1.0 - self.elsewhere);
         let whole = second.checked_div(self.floor.ios_per_sec);
@@ -93,7 +96,7 @@ impl Kept {
         self.per_byte = if bytes == 0.0 { 0.0 } else { second as f64 / bytes / here };
     }
 
-    /// When it is behind, in parts.
+    /// When the tenant is behind, in clock units.
     fn due(&self) -> u64 {
         let clock = |per: bool, clock: u64| if per { clock } else { u64::MAX };
         clock(self.per_command > 0, self.command_clock).min(clock(self.per_byte > 0.0, self.byte_clock))
@@ -104,27 +107,27 @@ fn parts_at(now: Nanos) -> u64 {
     now.0.saturating_mul(PARTS_PER_NS)
 }
 
-/// All of them.
+/// The floors of all tenants.
 #[derive(Debug)]
 pub(super) struct Floors {
     /// By tenant.
     of: Vec<Kept>,
-    /// Those that are ready, by when they are due, in parts.
+    /// Tenants with a floor that are ready, by the time at which they are behind.
     waiting: Lowest,
-    /// Tenants that have one.
+    /// Number of tenants with a floor.
     count: usize,
-    /// Work that others may have with the drive so that a floor can be kept at the depth that its tenant has.
+    /// The cap that lets tenants reach their floors at the queue depths that they have, in reference commands.
     level: f64,
-    /// By what clocks are slower than they should be: at least 1.
+    /// The factor by which the clocks are slowed down: at least 1.
     slower: f64,
-    /// At some moment since the last interval nobody waited who was behind.
+    /// At some moment since the last interval no waiting tenant was behind.
     was_kept: bool,
-    /// All floors of those who asked all along, in parts of the work that best-effort tenants did here in the last
-    /// interval.
+    /// What the floors of all tenants that always asked need, as a fraction of the best-effort work of the last
+    /// interval here.
     need: f64,
-    /// Work that best-effort tenants did since, in cost ticks.
+    /// Best-effort work since the last interval, in cost ticks.
     work: u64,
-    /// When the last interval ended; none did yet.
+    /// When the last interval ended. `None`: none has.
     since: Option<Nanos>,
 }
 
@@ -150,7 +153,7 @@ impl Floors {
         }
     }
 
-    /// A tenant that is not ready has this one from now on.
+    /// Sets the floor of a tenant that is not ready.
     pub(super) fn set(&mut self, tenant: u16, floor: Floor) {
         let kept = &mut self.of[usize::from(tenant)];
         if kept.floor == floor {
@@ -162,7 +165,7 @@ impl Floors {
         kept.price();
     }
 
-    /// A tenant asks for that part of its floor here. Its clocks go on.
+    /// Sets the fraction of the floor that this poller serves. The clocks keep their values.
     pub(super) fn set_part(&mut self, tenant: u16, part: f64) {
         let kept = &mut self.of[usize::from(tenant)];
         kept.elsewhere = 1.0 - part;
@@ -174,7 +177,7 @@ impl Floors {
         self.count > 0 && self.of.get(usize::from(tenant)).is_some_and(|kept| !kept.floor.is_empty())
     }
 
-    /// It is ready. `has_nothing`: neither has it anything with the drive.
+    /// A tenant is ready. `has_nothing`: it has no commands in flight.
     #[inline]
     pub(super) fn insert(&mut self, tenant: u16, has_nothing: bool, now: Nanos) {
         if self.has(tenant) {
@@ -198,7 +201,7 @@ impl Floors {
         }
     }
 
-    /// Who is ready and behind, the one that has been for longest first.
+    /// The tenant that is ready and has been behind for longest.
     #[inline]
     pub(super) fn front(&mut self, now: Nanos) -> Option<u16> {
         if self.count == 0 {
@@ -209,12 +212,12 @@ impl Floors {
         front.map(|(_, tenant)| tenant)
     }
 
-    /// Until then nobody who is ready is behind, unless [`front`](Self::front) says so now.
+    /// When the next tenant that is ready falls behind. If one is behind already, [`front`](Self::front) returns it.
     pub(super) fn next(&self) -> Nanos {
         self.waiting.first().map_or(Nanos::MAX, |(due, _)| Nanos(due.div_ceil(PARTS_PER_NS)))
     }
 
-    /// It sent a command, for its floor or otherwise.
+    /// A tenant sent a command, for its floor or otherwise.
     #[inline]
     pub(super) fn charge(&mut self, tenant: u16, len_bytes: u64, now: Nanos) {
         if !self.has(tenant) {
@@ -233,7 +236,7 @@ impl Floors {
         }
     }
 
-    /// A command ended. `rests`: it has no other, here or with the drive, from now on.
+    /// A command ended. `rests`: the tenant has no other command since then.
     #[inline]
     pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, cost: u32, rests: Option<Nanos>) {
         if self.has(tenant) {
@@ -245,15 +248,16 @@ impl Floors {
         }
     }
 
-    /// A best-effort tenant's work was done.
+    /// Work of a best-effort tenant was done.
     #[inline]
     pub(super) fn worked(&mut self, cost: u32) {
         self.work += u64::from(cost);
     }
 
-    /// An interval ended, in which best-effort tenants had `units` of work with the drive at most. Where a tenant gets
-    /// less than its floor although it always had a command here or there, its commands wait with the drive: others
-    /// may have as much less there.
+    /// An interval ended. `units`: the most best-effort work in flight.
+    ///
+    /// If a tenant falls short of its floor although it always had commands, its commands wait in the drive. So the cap
+    /// is lowered by the fraction that it lacks.
     pub(super) fn learn(&mut self, now: Nanos, units: f64) {
         let since = self.since.replace(now).filter(|since| *since < now);
         let all = std::mem::take(&mut self.work) as f64;
@@ -287,7 +291,7 @@ impl Floors {
                 (kept.per_byte > 0.0).then(|| part(bytes, kept.floor.mbytes_per_sec << 20)),
             ];
             let now = now.into_iter().flatten().fold(f64::INFINITY, f64::min);
-            // The first interval in which it asks did not begin with that.
+            // The tenant began to ask in the middle of its first interval.
             let got = kept.got.map_or(now.max(1.0), |got| got + (now - got) / AVERAGED);
             kept.got = Some(got);
             if now > 0.0 && all > 0.0 {
@@ -304,22 +308,22 @@ impl Floors {
         };
     }
 
-    /// Nobody has one.
+    /// Whether there are no floors.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What all floors here are, of the work that was done here in the last interval.
+    /// What all floors here need, as a fraction of the work done here in the last interval.
     pub(super) fn need(&self) -> f64 {
         self.need
     }
 
-    /// Work that best-effort tenants may have with the drive, in reference commands.
+    /// The cap on best-effort work in flight, in reference commands.
     pub(super) fn level(&self) -> f64 {
         self.level
     }
 
-    /// The part of its floor that a tenant got lately; `None`: it has none, or did not ask for all of it.
+    /// The fraction of its floor that a tenant got lately. `None`: it has no floor, or did not ask for all of it.
     pub(super) fn got(&self, tenant: u16) -> Option<f64> {
         self.of.get(usize::from(tenant))?.got
     }
@@ -331,7 +335,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Asks for all it can get of a drive that takes a command each `each_ns`, from `from_ns` on.
+    /// Asks for all that it can get of a drive that takes a command each `each_ns`, from `from_ns` to `to_ns`.
     fn sent(floors: &mut Floors, tenant: u16, (from_ns, to_ns): (u64, u64), each_ns: u64, len_bytes: u64) -> u64 {
         let mut sent = 0;
         for at in (from_ns..to_ns).step_by(each_ns as usize) {
@@ -374,7 +378,7 @@ mod tests {
         let mut bytes = floors(&[Floor { ios_per_sec: 0, mbytes_per_sec: 100 }]);
         let got = sent(&mut bytes, 0, (0, 1_000 * MS), 7_000, 131_072);
         assert!((800..=803).contains(&without_margin(got)), "{got}");
-        // Of both it gets the one that is more commands.
+        // With both floors it gets the one that is more commands.
         let mut both = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 100 }]);
         let got = sent(&mut both, 0, (0, 1_000 * MS), 7_000, 4_096);
         assert!((25_600..25_640).contains(&without_margin(got)), "{got}");
@@ -383,7 +387,7 @@ mod tests {
     #[test]
     fn what_a_tenant_gets_beyond_its_floor_is_not_held_against_it() {
         let mut one = floors(&[Floor { ios_per_sec: 1_000, mbytes_per_sec: 0 }]);
-        // Ten times its floor for a second, by its weight; then nothing but its floor.
+        // For a second it gets ten times its floor because of its weight, then only its floor.
         (0..10_000).for_each(|at| one.charge(0, 4_096, Nanos(at * 100_000)));
         let got = sent(&mut one, 0, (1_000 * MS, 1_100 * MS), 50_000, 4_096);
         assert!((89..=92).contains(&got), "{got}");
@@ -398,7 +402,7 @@ mod tests {
         let of = [40_000, 10_000, 1_000].map(|ios_per_sec| Floor { ios_per_sec, mbytes_per_sec: 0 });
         let mut floors = floors(&of);
         let mut got = [0; 3];
-        // Half of them together, for two seconds; the second one counts.
+        // Each gets half for two seconds. Only the second one is counted.
         for at in 0..51_000_u64 {
             let now = Nanos(at * 2_000 * MS / 51_000);
             if at % 255 == 0 {
@@ -418,7 +422,7 @@ mod tests {
         let floor = Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 };
         let mut late = floors(&[floor]);
         assert!((10..=12).contains(&sent(&mut late, 0, (0, MS), 5_000, 512)));
-        // 50 ms in which nothing could be sent, and then half of a second.
+        // For 50 ms nothing can be sent, then half a second follows.
         let got = sent(&mut late, 0, (51 * MS, 500 * MS), 5_000, 512);
         assert!((4_985..=5_000).contains(&without_margin(got)), "{got}");
         late.remove(0);
@@ -457,12 +461,12 @@ mod tests {
             floors.learn(Nanos(at * 10 * MS), floors.level().min(40.0));
             floors.level()
         };
-        // 60 % of it, whatever others have.
+        // 60 % of the floor, whatever other tenants have.
         let levels: Vec<f64> = (1..400).map(|at| interval(at, 60)).collect();
         assert!(levels[..30].contains(&LEAST_LEFT), "{levels:?}");
         let given_up = levels.iter().filter(|level| **level > 40.0).count();
         assert!(given_up > levels.len() / 4, "{levels:?}");
-        // Nine tenths and more of it may be all that there is to have.
+        // 90 % and more may be all that the drive can give.
         (400..1_000).for_each(|at| _ = interval(at, 95));
         assert!((1_000..1_400).all(|at| interval(at, 95) < 2.0));
     }
@@ -470,11 +474,11 @@ mod tests {
     #[test]
     fn others_have_less_where_a_floor_is_short_and_all_where_nobody_asks() {
         let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
-        // What came before the first interval is over says nothing: nobody knows when it began.
+        // Counts before the end of the first interval don't matter: its start is unknown.
         floors.completed(0, 512, 16, None);
         floors.learn(Nanos(7_000 * MS), 40.0);
         assert_eq!((floors.level(), floors.got(0)), (f64::INFINITY, None));
-        // 80 commands in each interval of 10 ms, after the last of which it has nothing for a while.
+        // 80 commands in each interval of 10 ms, then no commands for `rest_ns`.
         let mut interval = |at: u64, rest_ns: u64| {
             let end = Nanos((700 + at) * 10 * MS);
             (0..80).for_each(|command| {

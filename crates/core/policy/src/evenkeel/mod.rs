@@ -1,35 +1,40 @@
-//! A promise at the least price: others may have as much work with the drive as leaves each guaranteed tenant's
-//! percentile just below its target, and share that by their weights.
+//! The policy `evenkeel`: keeps latency promises, and gives the rest of the drive to best-effort tenants by weight.
+//!
+//! It caps the best-effort work in flight. The cap is as high as possible while each guaranteed tenant's latency
+//! percentile stays just below its target. In this module "others" are the best-effort tenants.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `config` | what it is told of the drive, and how much others may have there at most |
-//! | `promises` | how much others may have with the drive |
-//! | `bound` | what that makes certain |
-//! | `floors` | what best-effort tenants get at least |
-//! | `stalls` | what is not laid to others: a poller that stood still |
-//! | `tail` | what is learned for that: how long commands take beside others' work |
-//! | `work` | what others have with the drive, by kinds of command |
-//! | `owed` | what those who were promised nothing get in any case |
-//! | `pacing` | commands that are more than others may have |
+//! | `config` | what the policy knows of the drive, and the highest cap |
+//! | `promises` | the cap that the latency promises allow |
+//! | `bound` | the latency that the cap guarantees |
+//! | `floors` | the minimum throughput ("floor") of best-effort tenants |
+//! | `stalls` | late commands that count against nobody, because their poller stalled |
+//! | `tail` | measured latencies beside others' work, from which the cap is learned |
+//! | `work` | others' work in flight, by kind of command |
+//! | `owed` | the 1/64 of all work that tenants without any promise always get |
+//! | `pacing` | oversized commands, each larger than the whole cap |
 //!
-//! A cap on the work in flight is the lever, as in [`K2`](crate::K2) and [`Lpns`](crate::Lpns); what is ours is where
-//! it stands. The wait of a command grows with the work that it finds, so what commands took, and beside how much work,
-//! tells how much may be there for a target, whatever the cap was when it was seen: learned from the guaranteed
-//! tenant's own commands over about a second. A target that is looser gives a cap that is larger, by construction.
-//! Short, medium and long reads, and the rest, have caps of their own, and what others have of each counts as that part
-//! of its cap: so a mix that changes finds the right cap at once. `docs/decisions/0023` has what was tried.
+//! [`K2`](crate::K2) and [`Lpns`](crate::Lpns) cap the work in flight too. What is new is how the cap is found. A
+//! command waits longer the more work it finds in the drive. So each measured latency, with the work in flight beside
+//! it, shows how much work a target allows. This holds whatever the cap was at the time. The policy learns it from the
+//! guaranteed tenant's own commands over about a second. A looser target therefore always gives a larger cap.
 //!
-//! Tenants that are behind a floor of theirs go first. Guaranteed tenants are next and are not held, but for the
-//! 64th part of the work that others may always send.
-//! Where none was active for a second, others may have what keeps the drive busy. Several pollers: those that serve
-//! guaranteed tenants alone need to know nothing. Those of best-effort tenants each learn the same of the work of all,
-//! and [part](crate::split) what it allows: a tenant that asks at several has its weight and its floor there in parts.
+//! Reads and other commands, each short, medium and long, have caps of their own. Work of each kind counts as a
+//! fraction of its cap, so a new mix meets the right cap at once. `docs/decisions/0023` has what was tried.
 //!
-//! A guaranteed tenant without a target goes first, and nobody is held back for it.
+//! The order is: tenants below their minimum, then guaranteed tenants, then best-effort tenants within the cap. Tenants
+//! without any promise always get 1/64 of the work.
 //!
-//! Not implemented: a floor of who has one command at a time, beside a drive that is busy with others: what it
-//! would have to wait less is not known.
+//! After a second without an active guaranteed tenant, the cap only keeps the drive busy. With several pollers, those
+//! that serve only guaranteed tenants need no information. The pollers of best-effort tenants all learn from the work
+//! of all, and [split](crate::split) the cap. A tenant with queues at several pollers has its weight and its minimum
+//! split among them.
+//!
+//! A guaranteed tenant without a target goes first, and nobody is throttled for it.
+//!
+//! Not implemented: a minimum for a tenant with queue depth 1 beside a busy drive. How much less it would have to wait
+//! is not known.
 
 mod bound;
 mod config;
@@ -66,7 +71,7 @@ use crate::{
     Bound, ConfigError, Demand, Floor, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport, TenantSlot, Terms,
 };
 
-/// Who could send: guaranteed tenants in turns, others by weight.
+/// The order among tenants that could send: guaranteed tenants take turns, best-effort tenants go by weight.
 #[derive(Debug)]
 pub(crate) struct Order {
     guaranteed: List,
@@ -74,45 +79,47 @@ pub(crate) struct Order {
     others: Fair,
     floors: Floors,
     tenants: Vec<Tenant>,
-    /// Work of best-effort tenants with the drive.
+    /// Best-effort work in flight.
     work: Work,
     pacing: Pacing,
-    /// Who is behind a floor waits with us while there is so much of all: where floors don't fit, it is to be shared.
+    /// Tenants below their minimum go first only while less than this is in flight. Where the minimums don't fit, they
+    /// share it.
     most_for_floors: u64,
     owed: Owed,
-    /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
+    /// A VQ that gets room at an HWQ that guaranteed tenants keep full, and whether this is in addition to the owed
+    /// 1/64.
     due: Option<(u16, bool)>,
-    /// As what the command of a best-effort tenant goes whose turn it is.
+    /// How the next best-effort command is accounted for.
     goes_as: Sender,
-    /// When somebody was picked last.
+    /// The time of the last pick.
     now: Nanos,
-    /// What a weight of 1 counts as: more where somebody's is here in part.
+    /// What a weight of 1 counts as. It is larger if a tenant has only a fraction of its weight at this poller.
     weight_unit: u32,
 }
 
-/// Commands to an HWQ that guaranteed tenants keep full, from one offer of room there to others to the next.
+/// Commands to an HWQ full of guaranteed commands between two offers of room to best-effort VQs there.
 const OFFERED_AFTER: u32 = LEAST_PART / 4;
-/// Offers up to the one that is due in any case, for what is owed may all be had at other HWQs. That is twice the part
-/// of all work that is owed: who waits at such HWQs alone has its part of all from them.
+/// The offer that a VQ always accepts. Before it, VQs accept only what is owed, which others may use up at other HWQs.
+/// This gives 2/64 of the HWQ's work, so VQs that wait only there get their 1/64 of all work.
 const OFFERS: u32 = 2;
-/// What a turn there counts for a weight of 1, and for whom most of a weight is at other pollers.
+/// The length of a turn at such an HWQ for a weight of 1, and the least weight at this poller that counts.
 const TURN: f64 = 65_536.0;
 const LEAST_WEIGHT: f64 = 0.001;
-/// How fast what floors need is followed, from one interval to the next.
+/// How quickly the estimate of what the minimums need follows the measurement, per interval.
 const FOLLOWS: f64 = 0.25;
 
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     is_guaranteed: bool,
-    /// 0: it is guaranteed, or not there.
+    /// 0: guaranteed, or no tenant.
     weight: u32,
-    /// Of what it asks for, the part that it asks for here.
+    /// The fraction of its load that it has at this poller.
     part: f64,
-    /// Its tag by the last interval.
+    /// Its virtual time when the last interval ended.
     tag: u64,
-    /// Its work with the drive.
+    /// Its work in flight.
     in_flight: ByKind<u64>,
-    /// Its last command was more than others may have.
+    /// Its last command was oversized: larger than the whole cap.
     is_large: bool,
 }
 
@@ -178,14 +185,15 @@ impl Order {
             self.goes_as = Sender::Unpromised;
         }
         let Self { work, owed, now, .. } = self;
-        // Who is ahead of a floor goes as those who have none: they may wait behind it.
+        // A tenant above its minimum counts as one without a minimum: those may wait behind it.
         let goes = work.may_start()
             || is_behind && (owed.has_room() || work.has_room(*now))
             || guaranteed.is_none() && work.has_room(*now);
         if goes { Some(other) } else { guaranteed }
     }
 
-    /// Who goes although somebody is behind a floor, which may be more than there is to have.
+    /// The tenant that goes before those below their minimum, because it is owed its 1/64: the minimums may be more
+    /// than the drive can give.
     #[inline]
     fn owed_beside_floors(&mut self) -> Option<u16> {
         if !self.owed.is_behind() || !self.owed.has_room() {
@@ -197,8 +205,8 @@ impl Order {
         Some(other)
     }
 
-    /// Who waits for the pause between commands that are more than others may have comes back when it is over, or where
-    /// something is owed.
+    /// Readmits a tenant that waits for the pause between oversized commands, once the pause is over or the tenant is
+    /// owed work.
     #[inline]
     fn admit_paced(&mut self, is_behind: bool) {
         if self.pacing.has_waiting()
@@ -209,7 +217,7 @@ impl Order {
         }
     }
 
-    /// Whose turn it is among those who were promised no latency.
+    /// The best-effort tenant whose turn it is.
     #[inline]
     fn other(&mut self, is_behind: bool) -> Option<u16> {
         loop {
@@ -229,7 +237,7 @@ impl Order {
         self.pacing.set_weight(tenant, weight);
     }
 
-    /// Of what a tenant asks for, that part is asked for here.
+    /// Sets the fraction of the tenant's load that it has at this poller.
     fn set_part(&mut self, tenant: u16, part: f64) {
         if usize::from(tenant) >= self.tenants.len() {
             return;
@@ -243,8 +251,8 @@ impl Order {
         self.set_weight(tenant);
     }
 
-    /// The weight of those who sent something since this was last asked, or want to, and whether they are several.
-    /// `None`: all are guaranteed.
+    /// The combined weight of the best-effort tenants that sent a command since the last call or want to, and whether
+    /// there is more than one. `None`: there are no best-effort tenants.
     fn active_weight(&mut self) -> Option<(f64, bool)> {
         let Self { tenants, others, pacing, .. } = self;
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
@@ -258,7 +266,7 @@ impl Order {
         Some((weight, count > 1))
     }
 
-    /// Work of a tenant that goes to the drive (`true`) or comes back.
+    /// Counts work of a tenant that goes to the drive (`goes`) or comes back.
     #[inline]
     fn count(&mut self, tenant: u16, kind: usize, cost: u64, goes: bool) {
         let Some(it) = self.tenants.get_mut(usize::from(tenant)) else { return };
@@ -285,7 +293,7 @@ impl Turns for Order {
             self.floors.grow(len);
             self.pacing.grow(len);
         }
-        // What it has in flight counts under its new terms.
+        // Commands in flight count under the new terms from now on.
         let in_flight = self.tenants[usize::from(tenant)].in_flight;
         (0..KINDS).for_each(|kind| self.count(tenant, kind, in_flight[kind], false));
         self.tenants[usize::from(tenant)].is_guaranteed = terms.class.is_guaranteed();
@@ -352,24 +360,24 @@ pub struct Evenkeel {
     found: Found,
     flows: Flows<Order>,
     split: Split,
-    /// What this poller may have of what best effort may.
+    /// This poller's share of the best-effort cap.
     part: Part,
-    /// What best effort had at all pollers in the interval that ends, and may have for the sake of floors.
+    /// The most that others had in flight at all pollers in the interval that ends, and the cap that minimums leave.
     peak: Peak,
     level: f64,
-    /// How many pollers have best-effort tenants.
+    /// The number of pollers with best-effort tenants.
     pollers: f64,
     /// Several best-effort tenants are active, as far as this poller knows.
     is_shared: bool,
-    /// What floors need here of what best effort may have.
+    /// The fraction of the best-effort cap that the minimums need at this poller.
     first: f64,
 }
 
 impl Evenkeel {
-    /// A policy without VQs.
+    /// Creates a policy without VQs.
     ///
     /// # Errors
-    /// A setting out of its range.
+    /// A setting is out of its range.
     pub fn new(config: EvenkeelConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
         shape.validate()?;
         config.validate()?;
@@ -392,9 +400,9 @@ impl Evenkeel {
         Ok(policy)
     }
 
-    /// Reference commands of each kind that best-effort tenants may have with the drive.
+    /// The cap on best-effort work in flight per kind, in reference commands.
     fn caps(&self) -> ByKind<f64> {
-        // A command at least for each poller, whatever floors are short.
+        // At least one command per poller, whatever the minimums need.
         let level = self.flows.turns.floors.level().min(self.level).max(self.pollers);
         let most = level.min(self.found.told());
         self.beside_promises().map(|cap| cap.min(most))
@@ -404,7 +412,7 @@ impl Evenkeel {
         self.promises.caps(&self.config, self.is_shared)
     }
 
-    /// What best-effort tenants may have with the drive at most, if they are held.
+    /// The most best-effort work that may be in flight, if it is capped.
     fn most(&self) -> Option<f64> {
         let caps = self.beside_promises().into_iter().fold(self.flows.turns.owed.most_units(), f64::max);
         let floors = if self.flows.turns.floors.is_empty() { 0.0 } else { self.config.lent() };
@@ -440,7 +448,7 @@ impl ByFlow for Evenkeel {
         self.flows.turns.now = now;
         match self.flows.next_by(Order::front) {
             Next::WaitUntil(_) => {
-                // Who is behind already waits for room, which a completion makes.
+                // Tenants below their minimum already wait for room, which a completion makes.
                 let order = &self.flows.turns;
                 let next = Some(order.floors.next()).filter(|next| *next > now).unwrap_or(Nanos::MAX);
                 Next::WaitUntil(next.min(order.work.has_turn_after(now)).min(order.pacing.opens_after(now)))
@@ -464,12 +472,12 @@ impl ByFlow for Evenkeel {
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);
         }
-        // A floor is a promise too.
+        // A minimum is a promise too, so these commands are never paced.
         let is_large =
             !has_floor && cost >= order.pacing.least_cost() && order.work.is_more_than_all(kind, cost.into());
         order.tenants[usize::from(tenant)].is_large = is_large;
         order.pacing.used(tenant);
-        // One that is seldom there is no part of what is there all along.
+        // An oversized command that is rarely in flight is not part of the usual mix.
         if !(is_large && order.pacing.sent(Large { tenant, kind, cost }, order.now)) {
             order.work.sent(kind, cost.into());
         }
@@ -514,9 +522,9 @@ impl ByFlow for Evenkeel {
         }
         let Peak { units, part: used, is_held, .. } = self.peak;
         (self.level, self.pollers, self.is_shared) = (f64::INFINITY, 1.0, false);
-        // The part that it has does work in proportion, whose ever that is.
+        // Work is proportional to the share of the cap, whoever does it.
         self.first += (self.part.size().min(used) * order.floors.need() - self.first) * FOLLOWS;
-        // Where it has no best effort it is not to be told of parts either.
+        // Without best-effort tenants this poller hears of no shares.
         self.part = Part::WHOLE;
         let weight;
         (weight, self.is_shared) = order.active_weight()?;

@@ -1,21 +1,21 @@
-//! What those who were promised nothing have in any case: a part of all work, whatever others ask for and wherever.
+//! The 1/64 of all work that tenants without any promise always get, whatever others ask for and at which poller.
 
 use io_model::{Op, TenantId};
 
 use crate::TenantReport;
 use crate::cost::{COST_UNIT, Cost};
 
-/// Those who were promised nothing may send one part in so many of the work.
+/// Tenants without any promise may always send 1/64 of the work.
 pub const LEAST_PART: u32 = 64;
-/// As much of it as is saved for them, and may be with the drive beyond what others may have: reference commands, or
-/// more beside who has much more there.
+/// How much of that share may be saved up, and may be in flight beyond the cap, in reference commands. It is more
+/// beside guaranteed tenants with much more in flight.
 pub const MOST_OWED: u32 = 16;
 
-/// Who sent a command.
+/// The kind of tenant that sent a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     Guaranteed,
-    /// It was promised commands or bytes.
+    /// It has a floor: a minimum of commands or bytes per second.
     Promised,
     Unpromised,
 }
@@ -23,20 +23,21 @@ pub(super) enum Sender {
 /// The account of one poller. Work is in cost ticks.
 #[derive(Debug)]
 pub(super) struct Owed {
-    /// What they may send, in [`LEAST_PART`]ths; below 0: they had more than their part. And as much as is saved.
+    /// What may be sent, in 1/64 ([`LEAST_PART`]) of a tick, and the most that is saved up. Below 0: more than the
+    /// share was sent.
     owed: i64,
     most_owed: i64,
-    /// What they have with the drive, and what may be there beyond the cap.
+    /// Their work in flight, and the most that may be in flight beyond the cap.
     in_flight: u64,
     most_in_flight: u64,
-    /// Sent here by guaranteed tenants since the last interval.
+    /// Work that guaranteed tenants sent here since the last interval.
     guaranteed: u64,
-    /// What they had since then and was not held against them, in [`LEAST_PART`]ths.
+    /// Work since then that was forgiven, in [`LEAST_PART`]ths: it was sent while nobody else asked.
     forgiven: i64,
-    /// What each guaranteed tenant did so far, at all pollers; as of the last interval, and scratch.
+    /// Work of each guaranteed tenant so far at all pollers: by the last interval, and the interval before.
     done: Vec<(TenantId, f64)>,
     before: Vec<(TenantId, f64)>,
-    /// What guaranteed tenants had with the drive when the last interval ended.
+    /// Work of guaranteed tenants in flight when the last interval ended.
     guaranteed_in_flight: f64,
 }
 
@@ -55,19 +56,20 @@ impl Owed {
         }
     }
 
-    /// They had less than their part.
+    /// Whether they had less than their share.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.owed >= 0
     }
 
-    /// Whether they may have more with the drive beyond the cap: not without end, or it would be no bound.
+    /// Whether more of their work may be in flight beyond the cap. A limit is needed, or there would be no latency
+    /// bound.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight < self.most_in_flight
     }
 
-    /// A command was sent.
+    /// Accounts for a command that was sent.
     #[inline]
     pub(super) fn sent(&mut self, cost: u32, by: Sender) {
         let cost = i64::from(cost);
@@ -78,22 +80,22 @@ impl Owed {
             self.owed = (self.owed + cost).min(self.most_owed);
             return;
         }
-        // What they had while nobody else asked is not held against them, or only against what is owed for others'
-        // work at other pollers.
+        // Work that was sent while nobody else asked is forgiven, or only counts against the share of work at other
+        // pollers.
         let least = -cost * i64::from(LEAST_PART);
         let owed = self.owed + cost + least;
         self.owed = owed.max(least);
         self.forgiven += self.owed - owed;
     }
 
-    /// Work of theirs that goes to the drive (`true`) or comes back.
+    /// Counts their work that goes to the drive (`goes`) or comes back.
     #[inline]
     pub(super) fn count(&mut self, cost: u64, goes: bool) {
         self.in_flight = if goes { self.in_flight + cost } else { self.in_flight.saturating_sub(cost) };
     }
 
-    /// An interval ended. Of what guaranteed tenants did at other pollers, which have none of those who are owed, they
-    /// are owed their part here too: `part` of what best effort may have is had here.
+    /// An interval ended. Work of guaranteed tenants at pollers without best-effort tenants is owed 1/64 here. `part`:
+    /// the fraction of the best-effort cap that this poller has.
     pub(super) fn learn(&mut self, cost: &Cost, reports: &[TenantReport], part: f64) {
         std::mem::swap(&mut self.done, &mut self.before);
         self.done.clear();
@@ -114,13 +116,13 @@ impl Owed {
         self.owed = (self.owed + (elsewhere - had).max(0.0) as i64).min(self.most_owed);
     }
 
-    /// What may be with the drive beyond the cap, in reference commands.
+    /// The most of their work that may be in flight beyond the cap, in reference commands.
     pub(super) fn most_units(&self) -> f64 {
         let of_guaranteed = self.guaranteed_in_flight / f64::from(LEAST_PART) / f64::from(COST_UNIT);
         of_guaranteed.max(MOST_OWED.into())
     }
 
-    /// So many reference commands of theirs may be with the drive beyond the cap.
+    /// Sets how much of their work may be in flight beyond the cap, in reference commands.
     pub(super) fn allow(&mut self, units: f64) {
         self.most_in_flight = ((units * f64::from(COST_UNIT)) as u64).max(1);
     }
@@ -130,7 +132,7 @@ fn least_saved() -> i64 {
     i64::from(LEAST_PART * MOST_OWED * COST_UNIT)
 }
 
-/// What a tenant's commands cost so far, as far as their mean lengths tell.
+/// The cost of a tenant's commands so far, as far as their mean lengths tell it.
 fn done(cost: &Cost, report: &TenantReport) -> f64 {
     let of = |op: Op, count: u64, bytes: u64| {
         bytes.checked_div(count).map_or(0.0, |len_bytes| count as f64 * f64::from(cost.of(op, len_bytes)))

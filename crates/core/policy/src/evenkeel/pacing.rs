@@ -1,4 +1,8 @@
-//! Commands that are more than others may have with the drive: one at a time, and a pause after each.
+//! Oversized commands, each larger than the whole cap: one at a time, with a pause after each.
+//!
+//! They exist where a target is shorter than one command of a best-effort tenant takes. No cap on work in flight keeps
+//! such a target. What helps is that oversized commands are rare: the fraction of guaranteed commands that is late is
+//! about the fraction of time in which an oversized command is in flight.
 //!
 //! No cap on the work in flight keeps a target that is shorter than a single command of others takes. What is left is
 //! how often there is one: of a guaranteed tenant's commands about as many are late as there is time with such a one.
@@ -8,38 +12,38 @@ use io_model::Nanos;
 use crate::cost::COST_UNIT;
 use crate::fair::Fair;
 
-/// Who sends such commands has that part of what the drive does at least.
+/// The least fraction of the drive's work that tenants with oversized commands get.
 pub const LEAST_PART: f64 = 0.01;
-/// A command that never ends holds others up for so long at most.
+/// How long a command that never ends holds up others at most.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
 
-/// The pauses of one poller's best-effort tenants.
+/// The pauses at one poller.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    /// The part of the time in which such a command may be with the drive here, 1: there is no pause; and how many
-    /// reference commands they may send in a second whatever that is.
+    /// The fraction of time in which an oversized command may be in flight here, where 1 means no pauses. And the
+    /// reference commands per second that may always be sent.
     part: f64,
     least_iops: f64,
-    /// What such a command costs at least, in ticks.
+    /// The least cost of an oversized command, in ticks.
     least_cost: u32,
-    /// What is with the drive, and since when.
+    /// The oversized command in flight, and since when.
     with_drive: Option<(Large, Nanos)>,
     /// When the next one may go.
     opens: Nanos,
-    /// Tenants that wait for that, and the one that need not any more.
+    /// Tenants that wait for that, and the one that was readmitted.
     waiting: Fair,
     admitted: Option<u16>,
-    /// Since when the interval lasts, and how long such a command was there in it.
+    /// When the interval began, and how long an oversized command was in flight in it.
     since: Nanos,
     was_there: Nanos,
 }
 
-/// A command that is more than others may have.
+/// An oversized command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Large {
     pub(super) tenant: u16,
     pub(super) kind: usize,
-    /// What it costs, in ticks.
+    /// Its cost in ticks.
     pub(super) cost: u32,
 }
 
@@ -62,13 +66,13 @@ impl Pacing {
         self.waiting.grow(len);
     }
 
-    /// As [`Fair`] takes it.
+    /// Sets a weight, as [`Fair`] takes it.
     pub(super) fn set_weight(&mut self, tenant: u16, weight: u32) {
         self.waiting.set_weight(tenant, weight);
     }
 
-    /// From now on: `part` as for this poller, of a drive that does so many reference commands in a second. Commands
-    /// of less than `least_units` have no pauses.
+    /// Sets the fraction of time for this poller, the drive's rate in reference commands per second, and the least cost
+    /// of an oversized command.
     pub(super) fn set(&mut self, part: f64, rate_iops: f64, least_units: f64) {
         (self.part, self.least_iops) = (part, rate_iops * LEAST_PART);
         self.least_cost = (least_units * f64::from(COST_UNIT)) as u32;
@@ -87,7 +91,7 @@ impl Pacing {
         now >= self.opens
     }
 
-    /// When that changes by itself, for those who wait. What has come is for nobody: who waits for room looked.
+    /// When the pause ends, for waiting tenants. A time in the past is skipped: the waiting tenants have looked since.
     pub(super) fn opens_after(&self, now: Nanos) -> Nanos {
         if self.waiting.is_empty() || self.is_open(now) { Nanos::MAX } else { self.opens }
     }
@@ -97,7 +101,7 @@ impl Pacing {
         !self.waiting.is_empty()
     }
 
-    /// Whether it waits.
+    /// Whether a tenant waits for the pause.
     pub(super) fn has(&self, tenant: u16) -> bool {
         self.waiting.waits(tenant)
     }
@@ -107,7 +111,7 @@ impl Pacing {
         self.waiting.insert(tenant);
     }
 
-    /// Whose turn it is of those who wait; it does so no more.
+    /// Readmits the waiting tenant whose turn it is.
     pub(super) fn admit(&mut self) -> Option<u16> {
         if self.admitted.is_some() {
             return None;
@@ -116,24 +120,24 @@ impl Pacing {
         self.admitted.inspect(|tenant| self.waiting.remove(*tenant))
     }
 
-    /// It sent something.
+    /// The tenant sent a command.
     #[inline]
     pub(super) fn used(&mut self, tenant: u16) {
         self.admitted.take_if(|admitted| *admitted == tenant);
     }
 
-    /// It has nothing to send any more.
+    /// The tenant has nothing to send any more.
     pub(super) fn left(&mut self, tenant: u16) {
         self.used(tenant);
         self.waiting.remove(tenant);
     }
 
-    /// Another one has this identifier from now on.
+    /// Another tenant has this identifier from now on.
     pub(super) fn forget(&mut self, tenant: u16) {
         self.waiting.forget(tenant);
     }
 
-    /// Such a command was sent. Whether there is a pause after it.
+    /// An oversized command was sent. Returns whether a pause follows.
     pub(super) fn sent(&mut self, large: Large, now: Nanos) -> bool {
         let pauses = self.part < 1.0;
         if pauses {
@@ -157,12 +161,13 @@ impl Pacing {
         }
     }
 
-    /// What is with the drive and has a pause after it.
+    /// The oversized command in flight, if a pause follows it.
     pub(super) fn with_drive(&self) -> Option<Large> {
         self.with_drive.map(|(large, _)| large)
     }
 
-    /// An interval ends: for which part of it such a command was there. `None`: there are no pauses.
+    /// An interval ended. Returns the fraction of it in which an oversized command was in flight. `None`: there are no
+    /// pauses.
     pub(super) fn turn_over(&mut self, now: Nanos) -> Option<f64> {
         let since = std::mem::replace(&mut self.since, now);
         let was_there = std::mem::take(&mut self.was_there);

@@ -1,4 +1,6 @@
-//! How much work others may have with the drive, so that promises are kept and no more is taken than that.
+//! The cap on best-effort work in flight: as high as every guaranteed tenant's latency promise allows.
+//!
+//! Here "others" are the best-effort tenants. A "reference command" costs as much as one 4 KiB random write.
 
 use io_model::{Nanos, TenantId};
 
@@ -9,18 +11,20 @@ use super::work::{ByKind, KINDS, Peak, least_bytes};
 use crate::by_target::{TARGET_STEPS, span_of};
 use crate::{Percentile, TenantReport};
 
-/// What is aimed at, of what the guest leaves of a target: what is learned is off by some hundredths.
+/// The latency aimed at first, as a fraction of the target less the guest's time. Learned values are off by a few
+/// percent.
 const AIM: f64 = 0.9;
-/// What a guest adds to what a poller sees of a latency: an interrupt, and its driver.
+/// Time that a guest adds to the latency that a poller sees: an interrupt and the guest's driver.
 const GUEST: GuestTime = GuestTime { most_ns: 5_000.0, part: 0.1 };
 
-/// The same in more detail: what it adds to each command, and the mean of what comes on top, which is exponentially
-/// distributed. Fitted to the simulator's guests.
+/// That time in detail: the least for each command, and the mean of the exponentially distributed rest. Fitted to the
+/// simulator's guests.
 const GUEST_AT_LEAST: GuestTime = GuestTime { most_ns: 4_000.0, part: 0.08 };
 const GUEST_MORE: GuestTime = GuestTime { most_ns: 4_000.0, part: 0.05 };
 
-/// How much is set aside for it, and of a small target that part at most: the whole of it left others half of what they
-/// may have beside 25 µs.
+/// How much time is set aside for the guest: `most_ns`, but at most the fraction `part` of the target.
+///
+/// Beside a target of 25 µs, the full time would halve what others may have in flight.
 struct GuestTime {
     most_ns: f64,
     part: f64,
@@ -32,27 +36,28 @@ impl GuestTime {
     }
 }
 
-/// What is aimed at for a target at first: latencies as a poller sees them, in ns.
+/// The latency aimed at first for a target, as a poller sees it, in ns.
 pub fn aim_ns(target: Nanos) -> f64 {
     leaves_ns(target) * AIM
 }
 
-/// The same at least and at most.
+/// The lowest and the highest latency that may be aimed at for a target, in ns.
 pub fn aims_ns(target: Nanos) -> (f64, f64) {
     (leaves_ns(target) * FARTHEST, leaves_ns(target) * CLOSEST)
 }
 
-/// From which latency on, as a poller sees it, that part (above 0, up to 1) of the commands is late for the guest: ns.
+/// The latency, as a poller sees it, from which on a fraction `part` (0 < `part` ≤ 1) of the commands is late for the
+/// guest, in ns.
 pub fn late_from_ns(target: Nanos, part: f64) -> f64 {
     target.0 as f64 - GUEST_AT_LEAST.ns(target) + GUEST_MORE.ns(target) * part.ln()
 }
 
-/// What the guest leaves of a target.
+/// The target less the guest's time, in ns.
 fn leaves_ns(target: Nanos) -> f64 {
     target.0.max(1) as f64 - GUEST.ns(target)
 }
 
-/// The factor by which an aim changes while that part of the commands that may be late are.
+/// The factor that changes the aim. `part`: the late commands, as a fraction of those that may be late.
 pub fn aim_changes(part: f64) -> f64 {
     match part {
         part if part < FEW_LATE => CLOSER,
@@ -61,105 +66,110 @@ pub fn aim_changes(part: f64) -> f64 {
     }
 }
 
-/// A command of so many reference commands may be one that a cap does not help against.
+/// The cost in reference commands from which on one command may break the promise, whatever the cap.
 pub fn long_units(config: &EvenkeelConfig, target: Nanos) -> f64 {
     target.0 as f64 / 1e9 * config.rate_iops * LONG
 }
 
-/// The factor by which the part of the time changes in which commands may be with the drive that are more than others
-/// may have, while that part of the commands that may be late are.
+/// The factor that changes the pace: the fraction of time in which an oversized command may be in flight.
+///
+/// `part`: the late commands, as a fraction of those that may be late. An oversized command exceeds the whole cap
+/// alone.
 pub fn pace_changes(part: f64) -> f64 {
     let missing = (PACED_FOR / part).clamp(MOST_SLOWER, MOST_FASTER);
     if LITTLE_MISSING.contains(&part) { missing.powf(DAMPED) } else { missing }
 }
 
-/// Where fewer commands than that part of those that may be late are, the aim comes that much closer to the target, up
-/// to this part of it; where more than that part are, it goes back.
+/// The aim rises by `CLOSER` while fewer than `FEW_LATE` of the commands that may be late are late, and falls by `BACK`
+/// while more than `TOO_MANY_LATE` are. It stays from `FARTHEST` to `CLOSEST` of the target less the guest's time.
 const FEW_LATE: f64 = 0.6;
 const TOO_MANY_LATE: f64 = 0.9;
 const CLOSER: f64 = 1.01;
 const BACK: f64 = 0.98;
 const CLOSEST: f64 = 0.98;
 const FARTHEST: f64 = 0.8;
-/// Intervals over which that is judged, at least.
+/// The least number of intervals after which the aim is judged.
 const JUDGED: u32 = 10;
 
-/// A command that takes the drive this part of a target is what a cap may not help against.
+/// A command that keeps the drive busy for this fraction of a target may break the promise, whatever the cap.
 const LONG: f64 = 0.25;
-/// One that is so many times what others may have is one that a cap does not help against.
+/// Others that have this many times their cap in flight hold an oversized command: a lower cap does not help.
 pub const LARGE: f64 = 4.0;
-/// How often there is such a one is changed so that as many commands are late as this part of those that may be.
+/// The pace is set so that this fraction of the commands that may be late is late.
 pub const PACED_FOR: f64 = 0.75;
-/// By a part of what is missing where that is little, for few commands tell it badly, and by these factors at most.
+/// In this range of `part` the change of pace is damped, because it is measured from few commands. `MOST_SLOWER` and
+/// `MOST_FASTER` limit it.
 const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 const DAMPED: f64 = 0.3;
 const MOST_SLOWER: f64 = 0.4;
 const MOST_FASTER: f64 = 2.0;
-/// The pace is never below that.
+/// The lowest pace.
 pub const SLOWEST: f64 = 0.01;
 
-/// An expectation counts as so many commands.
+/// How many commands the initial expectation counts as.
 const EXPECTATION: f64 = 5.0;
-/// At least so many commands that may be late are remembered, with all others; where all is well up to a second's.
+/// The memory covers at least this many commands that may be late, and all others of that time. If all is well it
+/// covers up to a second.
 const LEAST_LATE: f64 = 10.0;
-/// What is remembered from one interval to the next, where a tenant's percentile is off the mark, and where it is not.
+/// How the memory changes per interval while a tenant's percentile is off the mark, and while it is on the mark.
 const FORGETS: f64 = 0.7;
 const REMEMBERS: f64 = 1.05;
-/// Others that have less than this part of what they may have tell nothing.
+/// An interval teaches nothing if others had less than this fraction of their cap in flight.
 const TELLING_LOAD: f64 = 0.25;
-/// What was seen beside so many times what others may have is forgotten by itself: so much of it is left from one
-/// interval to the next. A start on a drive that is not known is far from what may be, and who has rare commands would
-/// remember it for seconds.
+/// What was seen beside more than `FAR` times the cap fades: this fraction is left after each interval.
+///
+/// The first cap on an unknown drive is far from the right one. A tenant with rare commands would remember it for
+/// seconds.
 const FAR: f64 = 4.0;
 const FADES: f64 = 0.9;
-/// A kind that is less than this part of the wait tells nothing of itself.
+/// A kind of command that causes less than this fraction of the wait teaches nothing.
 const TELLING: f64 = 0.1;
-/// Intervals in which nothing is tried after commands were late: the first time, and at most.
+/// Intervals without attempts at a higher cap after commands were late: the first time, and at most.
 const FIRST_REST: u32 = 4;
 const LONGEST_REST: u32 = 512;
-/// In targets: where a tenant's percentile should be.
+/// Where a tenant's percentile should be, as a fraction of its target.
 const ON_THE_MARK: std::ops::RangeInclusive<f64> = 0.85..=1.0;
 const INTERVALS_PER_SECOND: u32 = 100;
-/// How much more others may have from one interval to the next.
+/// The most that the cap grows from one interval to the next.
 const MOST_GROWTH: f64 = 1.25;
-/// What is taken from others at once where many commands of an interval are late, and how fast it is given back.
+/// The factor that cuts the cap at once if many commands of an interval are late, and the one that restores it.
 const BRAKE: f64 = 0.7;
-/// Many: so many times those that may be.
+/// "Many" late commands: this many times the number that may be late.
 pub const MANY: f64 = 10.0;
 const RELEASE: f64 = 1.05;
-/// Steps of the target from here on are late.
+/// The first step of the latency histogram that is beyond the target.
 const FIRST_LATE: usize = 8;
 
-/// A tenant that was promised a latency.
+/// One tenant's latency promise and what was learned for it.
 #[derive(Debug)]
 struct Promise {
     tenant: TenantId,
     target: Nanos,
     percentile: Percentile,
     asked: Asked,
-    /// Of the commands in each step of the target, those that are late for the guest.
+    /// Per step of the latency histogram: the fraction of its commands that are late for the guest.
     late: [f64; TARGET_STEPS],
     judged: Judged,
-    /// The part of the time in which a command of others may be with the drive that is more than they may have.
+    /// The fraction of time in which an oversized command may be in flight.
     pace: f64,
-    /// Totals as last reported.
+    /// The totals of the last report.
     seen: [u32; TARGET_STEPS],
     stalls: Stalls,
     learned: ByKind<Learned>,
-    /// Commands in an interval, in the mean of about a second.
+    /// Commands per interval, averaged over about a second.
     rate: f64,
-    /// Intervals without a command.
+    /// Intervals since its last command.
     quiet: u32,
     brake: f64,
 }
 
-/// What is counted until the aim is judged.
+/// The counts since the aim was last judged.
 #[derive(Debug)]
 struct Judged {
     intervals: u32,
     commands: f64,
     late: f64,
-    /// In all of them a command of others was much more than they may have.
+    /// An oversized command was in flight in all these intervals.
     is_large: bool,
 }
 
@@ -167,17 +177,17 @@ impl Judged {
     const NOTHING: Self = Self { intervals: 0, commands: 0.0, late: 0.0, is_large: true };
 }
 
-/// What a tenant's commands were seen to wait for others' of a kind.
+/// How long a tenant's commands waited for one kind of others' commands.
 #[derive(Debug)]
 struct Learned {
     tail: Tail,
     allowed: Allowed,
-    /// How many commands count.
+    /// The number of commands that the memory covers.
     memory: f64,
     rest: Rest,
 }
 
-/// Intervals in which nothing is tried: twice as many each time that commands were late.
+/// The pause before a higher cap is tried. It doubles each time commands are late.
 #[derive(Debug)]
 struct Rest {
     left: u32,
@@ -191,13 +201,12 @@ impl Rest {
     }
 }
 
-/// All of them.
+/// All promises.
 #[derive(Debug)]
 pub(super) struct Promises {
-    /// By identifier.
+    /// Sorted by tenant.
     of: Vec<Promise>,
-    /// Reference commands of each kind that others may have with the drive while somebody is active who was promised
-    /// something.
+    /// The cap per kind, in reference commands, while a tenant with a promise is active.
     levels: ByKind<f64>,
     is_active: bool,
 }
@@ -207,34 +216,34 @@ impl Promises {
         Self { of: Vec::new(), levels: [f64::INFINITY; KINDS], is_active: false }
     }
 
-    /// Reference commands of each kind that others may have with the drive.
+    /// The cap on others' work in flight per kind, in reference commands.
     pub(super) fn caps(&self, config: &EvenkeelConfig, is_shared: bool) -> ByKind<f64> {
-        // Beside nobody it is as much, and more would leave weights no say.
+        // This is also the cap without an active promise: more work in flight would make weights useless.
         let lent = |kind| config.lent_of(least_bytes(kind), is_shared);
         std::array::from_fn(|kind| if self.is_active { self.levels[kind].min(lent(kind)) } else { lent(kind) })
     }
 
-    /// Somebody is active who was promised something.
+    /// Whether a tenant with a promise is active.
     pub(super) fn is_active(&self) -> bool {
         self.is_active
     }
 
-    /// Of tenants that asked for something within a second.
+    /// The promises of tenants that sent a command within the last second.
     fn active(&self) -> impl Iterator<Item = &Promise> {
         self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND)
     }
 
-    /// The part of the time in which a command may be with the drive that is more than others may have.
+    /// The fraction of time in which an oversized command may be in flight.
     pub(super) fn pace(&self) -> f64 {
         self.active().map(|promise| promise.pace).fold(1.0, f64::min)
     }
 
-    /// A command of that many reference commands may be one that a cap does not help against.
+    /// The cost in reference commands from which on one command may break an active promise, whatever the cap.
     pub(super) fn long_units(&self, config: &EvenkeelConfig) -> f64 {
         self.active().map(|promise| promise.long_units(config)).fold(f64::INFINITY, f64::min)
     }
 
-    /// This tenant asks again: others have no more than its target lets them from now on.
+    /// A tenant is active again: its promise limits the cap from now on.
     pub(super) fn awoken(&mut self, config: &EvenkeelConfig, tenant: TenantId) {
         let Ok(at) = self.of.binary_search_by_key(&tenant, |promise| promise.tenant) else { return };
         self.of[at].quiet = 0;
@@ -244,7 +253,7 @@ impl Promises {
         self.is_active = true;
     }
 
-    /// An interval ended, in which others had that with the drive at most.
+    /// An interval ended. `others`: the most that others had in flight in it.
     pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], others: &Peak) {
         self.keep_up(config, reports);
         let told = reports.iter().filter(|report| report.class.promise().is_some());
@@ -261,7 +270,7 @@ impl Promises {
         }
     }
 
-    /// Has one for each that is reported, in the same order. Who has another target begins anew.
+    /// Keeps one promise per reported tenant, in the order of the reports. A changed promise starts anew.
     fn keep_up(&mut self, config: &EvenkeelConfig, reports: &[TenantReport]) {
         let mut at = 0;
         for report in reports {
@@ -309,18 +318,18 @@ impl Promise {
             stalls: Stalls::new(report.stalled),
             learned: std::array::from_fn(|_| learned()),
             rate: 0.0,
-            // It may have come to work.
+            // A new tenant counts as active: it may have commands already.
             quiet: 0,
             brake: 1.0,
         }
     }
 
-    /// `others`: what others had with the drive meanwhile; `None`: too little to learn from.
+    /// `others`: what others had in flight. `None`: too little to learn from.
     fn hear(&mut self, config: &EvenkeelConfig, report: &TenantReport, others: Option<&Peak>) {
         let mut counts = report.by_target;
         counts.iter_mut().zip(&self.seen).for_each(|(count, seen)| *count = count.wrapping_sub(*seen));
         self.seen = report.by_target;
-        // A sum that fell: one of its pollers let it go, and took what it had counted with it.
+        // A total fell because one of the tenant's pollers let it go, together with its counts.
         if counts.iter().any(|count| *count > u32::MAX / 2) {
             return;
         }
@@ -339,7 +348,7 @@ impl Promise {
             let is_long = others.units.iter().sum::<f64>() >= self.long_units(config);
             let is_large = others.large.is_some() || is_long && self.load(others).1 > LARGE;
             self.judge(new, late, is_large);
-            // The last command goes beyond a cap each time: what is waited beside that is waited beside the cap.
+            // The last command always exceeds the cap a little. Its effect counts as that of the cap.
             let mut others = *others;
             others.lower_to(1.0);
             self.learn(counts, &others);
@@ -354,8 +363,9 @@ impl Promise {
         long_units(config, self.target)
     }
 
-    /// So many commands came, and so many of them late, while others might have had more.
-    /// `is_large`: a command of others was much more than they may have.
+    /// Counts `new` commands, `late` of them late, of an interval in which others had enough in flight to learn from.
+    ///
+    /// `is_large`: an oversized command was in flight.
     fn judge(&mut self, new: u32, late: f64, is_large: bool) {
         let Judged { intervals, commands, late: seen, is_large: was_large } = &mut self.judged;
         (*intervals, *commands, *seen) = (*intervals + 1, *commands + f64::from(new), *seen + late);
@@ -374,13 +384,13 @@ impl Promise {
         self.judged = Judged::NOTHING;
     }
 
-    /// What others had of each kind, in parts of what they may have of it, and of all.
+    /// What others had in flight, as a fraction of the cap: per kind, and in all.
     fn load(&self, others: &Peak) -> (ByKind<f64>, f64) {
         let loads: ByKind<f64> = std::array::from_fn(|kind| others.units[kind] / self.learned[kind].allowed.units);
         (loads, loads.iter().sum())
     }
 
-    /// What commands waited is laid to each kind by what it was expected to be of that.
+    /// Splits the wait among the kinds of command by how much each was expected to cause.
     fn learn(&mut self, mut counts: [u32; TARGET_STEPS], others: &Peak) {
         let asked = self.asked;
         if let Some(part) = others.large {
@@ -397,8 +407,8 @@ impl Promise {
             if part >= TELLING {
                 learned.heed(reaches, (least, most));
             }
-            // The next command may have been too large for what was left, or the wait has little to do with others:
-            // what they might have had does no harm either, as far as is known. Until it did.
+            // Others may be below their cap because their next command was too large, or the wait may have other
+            // causes. Until commands are late, assume that the whole cap would have done no harm.
             let is_tried = reaches < asked.aim && learned.rest.left == 0;
             let beside = units * load * if is_tried { others.part.recip().max(1.0) } else { 1.0 };
             learned.tail.fade_beyond(units.max(beside) * FAR, FADES);
@@ -407,13 +417,13 @@ impl Promise {
         }
     }
 
-    /// Reference commands of each kind that others may have with the drive for its sake.
+    /// The cap that this promise allows, per kind, in reference commands.
     fn allows(&self) -> ByKind<f64> {
         std::array::from_fn(|kind| self.learned[kind].allowed.units * self.brake)
     }
 }
 
-/// Of the commands that end in each step of a target, the part that is late once the guest has added its own.
+/// Per step of the latency histogram: the fraction of its commands that is late once the guest has added its time.
 fn late_parts(target: Nanos) -> [f64; TARGET_STEPS] {
     const PARTS: usize = 8;
     let late = |takes: f64| {
@@ -427,8 +437,7 @@ fn late_parts(target: Nanos) -> [f64; TARGET_STEPS] {
     })
 }
 
-/// The slowest ones were so for something else: those that met a command that is more than others may have, or a poller
-/// that stood still.
+/// Drops the slowest commands: an oversized command or a stalled poller made them slow, not the cap.
 fn forget_slowest(counts: &mut [u32; TARGET_STEPS], mut left: u32) {
     for count in counts.iter_mut().rev() {
         let less = left.min(*count);
@@ -438,7 +447,7 @@ fn forget_slowest(counts: &mut [u32; TARGET_STEPS], mut left: u32) {
 }
 
 impl Learned {
-    /// `reaches`: where the tenant's percentile should be by what was learned, in targets.
+    /// `reaches`: where the tenant's percentile should be by what was learned, as a fraction of its target.
     fn heed(&mut self, reaches: f64, (least, most): (f64, f64)) {
         let changes = if ON_THE_MARK.contains(&reaches) { REMEMBERS } else { FORGETS };
         self.memory = (self.memory * changes).clamp(least, most);
@@ -457,8 +466,8 @@ mod tests {
 
     const TARGET: Nanos = Nanos::from_micros(105);
 
-    /// What is aimed at, in parts of what the guest leaves of the target, after so many intervals in each of which
-    /// 2,000 commands end in time and so many late, beside all that others may have.
+    /// The aim as a fraction of the target less the guest's time, after some intervals at the full cap. In each, 2,000
+    /// commands end in time and `late` commands end late.
     fn aim(intervals: std::ops::Range<u32>, late: u32, promises: &mut Promises) -> f64 {
         let config = EvenkeelConfig::p5800x();
         for interval in intervals {
@@ -477,11 +486,11 @@ mod tests {
     fn the_aim_comes_closer_while_few_are_late_and_goes_back_when_many_are() {
         let mut promises = Promises::new();
         assert!((aim(0..1, 0, &mut promises) - AIM).abs() < 1e-9);
-        // A tenth of those that may be, and then all of them, counted from 0 again.
+        // A tenth of the commands that may be late, then all of them. The second run starts counting at 0.
         assert!((aim(1..500, 2, &mut promises) - CLOSEST).abs() < 1e-9);
         promises.of[0].seen = [0; TARGET_STEPS];
         assert!((aim(0..900, 20, &mut promises) - FARTHEST).abs() < 1e-9);
-        // Three quarters of them: it stays.
+        // Three quarters of the commands that may be late: the aim stays.
         assert!((aim(0..500, 14, &mut Promises::new()) - AIM).abs() < 1e-9);
     }
 
@@ -495,7 +504,7 @@ mod tests {
     #[test]
     fn a_poller_that_stands_still_costs_others_nothing() {
         let config = EvenkeelConfig::p5800x();
-        // One command of ten is late, for the drive or for the poller.
+        // One command in ten is late, because of the drive or because of the poller.
         let cap = |stalled: u64| {
             let mut promises = Promises::new();
             for interval in 0..200_u32 {
@@ -523,8 +532,8 @@ mod tests {
         assert_eq!(counts, [0; TARGET_STEPS]);
     }
 
-    /// The pace after so many intervals in each of which so many of 2,000 commands are late beside one that is eight
-    /// times what others may have.
+    /// The pace after some intervals. In each, `late` of 2,000 commands are late beside a command of eight times the
+    /// cap.
     fn pace(intervals: std::ops::Range<u32>, late: u32, promises: &mut Promises) -> f64 {
         let config = EvenkeelConfig::p5800x();
         for interval in intervals {

@@ -1,15 +1,15 @@
-//! Commands that were late because their poller stood still.
+//! Commands that were late because their poller stalled.
 
-/// While such commands are at most that part of those that may be late, they count as any others: with less work of
-/// others the promise is kept nevertheless. Where they are more it is not, whatever others are denied, so that they
-/// are denied nothing for it.
+/// Up to this fraction of the commands that may be late, stalled commands count like any late command: with less
+/// best-effort work the promise can still be kept. Beyond it the promise is broken anyway, so nobody is throttled for
+/// them.
 const MOST: f64 = 0.75;
 
-/// Those of one tenant.
+/// The stalled commands of one tenant.
 #[derive(Debug)]
 pub(super) struct Stalls {
     seen: u64,
-    /// So many more may come and count.
+    /// How many more stalled commands may come and count as late.
     room: f64,
 }
 
@@ -18,8 +18,10 @@ impl Stalls {
         Self { seen: total, room: 0.0 }
     }
 
-    /// There have been `total`, after commands of which `may_be` may be late; `most` are the commands that may be late
-    /// over the time that is looked back on. How many of the new ones are laid to nobody.
+    /// Returns how many of the new stalled commands don't count as late.
+    ///
+    /// `total`: stalled commands so far. `may_be`: how many of the commands since the last call may be late. `most`:
+    /// how many may be late over the time that the memory covers.
     pub(super) fn excused(&mut self, total: u64, may_be: f64, most: f64) -> u32 {
         let new = total.saturating_sub(std::mem::replace(&mut self.seen, total));
         self.room = (self.room + may_be * MOST - new as f64).clamp(-most, most);
@@ -31,7 +33,7 @@ impl Stalls {
 mod tests {
     use super::*;
 
-    /// Of `per_interval` in each of a thousand intervals with 4 commands that may be late each.
+    /// The sum over a thousand intervals with `per_interval` stalled commands each, of which 4 may be late.
     fn excused(per_interval: u64) -> u32 {
         let mut stalls = Stalls::new(7);
         (1..=1_000).map(|interval| stalls.excused(7 + interval * per_interval, 4.0, 40.0)).sum()
@@ -51,7 +53,7 @@ mod tests {
         (0..100).for_each(|_| assert_eq!(stalls.excused(0, 4.0, 40.0), 0));
         assert_eq!(stalls.excused(40, 4.0, 40.0), 0);
         assert_eq!(stalls.excused(50, 4.0, 40.0), 10);
-        // Those are paid for first, by commands of which none was late for it.
+        // Stalled commands of a quiet time leave room, which later ones use up first.
         assert_eq!(stalls.excused(51, 4.0, 40.0), 1);
         assert_eq!(stalls.excused(52, 4.0, 40.0), 0);
     }

@@ -1,27 +1,29 @@
-//! How long a command waits beside others' work with the drive, as was seen lately, and how much of it that leaves.
+//! Recently measured latencies beside best-effort work in flight, and the cap that follows from them.
+//!
+//! Here "others" are the best-effort tenants.
 
 use crate::by_target::{TARGET_STEPS, span_of};
 
-/// Rows to a doubling of the work.
+/// Rows per doubling of others' work.
 const PER_OCTAVE: f64 = 2.0;
-/// From half a reference command to 2,048.
+/// The rows reach from half a reference command to 2,048.
 const ROWS: usize = 25;
 const LEAST_UNITS: f64 = 0.5;
-/// Places to a row, for what follows from them.
+/// Places per row, in results.
 const FINE: usize = 8;
-/// A step is spread over its span in so many parts.
+/// Each latency step counts as this many points spread over its span.
 const PARTS: usize = 4;
-/// What is waited beside so much less work than may be is waited beside any.
+/// Latency measured beside less than this fraction of the cap is base latency: it occurs beside any work.
 const LITTLE: f64 = 0.4;
-/// Of fewer commands that is not known; and the most of the aim that it may be.
+/// With fewer commands the base latency is not known. It is at most the second fraction of the aim.
 const FEW: f64 = 10.0;
 const MOST_ANYHOW: f64 = 0.8;
 
-/// How many of few commands are late is known badly: so many standard deviations fewer are to be. Fitted.
+/// Safety margin, in standard deviations: a small number of late commands is measured badly. Fitted.
 const CAUTION: f64 = 1.3;
 
-/// What is asked: at most `late` (0 to 1) of the commands are to take longer than `aim`, where each takes `alone` with
-/// nothing else there; both in targets.
+/// What is wanted: at most the fraction `late` (0 to 1) of the commands takes longer than `aim`. A command takes
+/// `alone` on an idle drive. Both are fractions of the target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) late: f64,
@@ -29,17 +31,16 @@ pub(super) struct Asked {
     pub(super) alone: f64,
 }
 
-/// What may be, by what was seen.
+/// The result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowed {
-    /// Reference commands that others may have with the drive.
+    /// The cap on others' work in flight, in reference commands.
     pub(super) units: f64,
-    /// What a command takes however few they have, in targets.
+    /// Base latency: what a command takes however little work others have, as a fraction of the target.
     pub(super) anyhow: f64,
 }
 
-/// Commands by what others had with the drive, and by the step of the target in which they ended; what is older counts
-/// less.
+/// Counts of commands, by others' work in flight and by latency step. Older commands count less.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     rows: Box<[Row; ROWS]>,
@@ -50,7 +51,7 @@ pub(super) struct Tail {
 struct Row {
     counts: [f32; TARGET_STEPS],
     total: f64,
-    /// The mean of where among the rows its commands have their place.
+    /// The mean place among the rows at which its commands were measured.
     place: f64,
 }
 
@@ -70,7 +71,7 @@ impl Row {
 }
 
 impl Tail {
-    /// Nothing seen, but `weight` commands' worth of an expectation.
+    /// A table without measurements, but with an expectation that counts as `weight` commands.
     pub(super) fn expecting(asked: &Asked, units: f64, weight: f64) -> Self {
         let is_there = |step: &usize| span_of(*step).1 > asked.aim;
         let step = (0..TARGET_STEPS).find(is_there).unwrap_or(TARGET_STEPS - 1);
@@ -85,8 +86,8 @@ impl Tail {
         tail
     }
 
-    /// Commands ended, `counts` by the steps of the target in which they did, while others had `units`. Each counts as
-    /// `weight` (0 to 1) of one. Beyond `memory` commands the oldest count less and less.
+    /// Adds commands that ended while others had `units` in flight. `counts` is by latency step, and each command
+    /// counts as `weight` (0 to 1). Beyond `memory` commands, old ones fade.
     pub(super) fn learn(&mut self, counts: &[u32; TARGET_STEPS], units: f64, (weight, memory): (f64, f64)) {
         let counts = counts.map(|count| f64::from(count) * weight);
         let new = counts.iter().sum::<f64>();
@@ -103,7 +104,7 @@ impl Tail {
         self.total += new;
     }
 
-    /// Of what was seen beside more than `units` that part (0 to 1) is left.
+    /// Fades what was measured beside more than `units`: the fraction `part` (0 to 1) is left.
     pub(super) fn fade_beyond(&mut self, units: f64, part: f64) {
         let from = place_of(units).ceil() as usize;
         for row in self.rows.iter_mut().skip(from).filter(|row| row.total > 0.0) {
@@ -112,13 +113,13 @@ impl Tail {
         }
     }
 
-    /// How much others may have, if they had `units` until now.
+    /// The cap that the measurements allow. `until_now`: the cap until now.
     pub(super) fn allows(&self, asked: &Asked, until_now: f64) -> Allowed {
         let anyhow = self.anyhow(asked, until_now * LITTLE).clamp(asked.alone, asked.aim * MOST_ANYHOW);
         Allowed { units: self.most(asked, anyhow), anyhow }
     }
 
-    /// What all but those that may be late take beside at most `units`; 0: too few were seen.
+    /// The latency that all commands but the fraction `late` meet beside at most `units`. 0: too few were measured.
     fn anyhow(&self, asked: &Asked, units: f64) -> f64 {
         let rows = &self.rows[..place_of(units) as usize];
         let seen = rows.iter().map(|row| row.total).sum::<f64>();
@@ -137,9 +138,9 @@ impl Tail {
         0.0
     }
 
-    /// Of two commands the one that waits so many times as long is late beside so many times less.
+    /// The largest cap at which few enough commands are late. Waits are taken to be proportional to others' work.
     fn most(&self, asked: &Asked, anyhow: f64) -> f64 {
-        // Work beside which a command is late, by how many are.
+        // Number of late commands by the work from which on they are late.
         let mut late = [0.0; ROWS * FINE];
         for step in 0..TARGET_STEPS {
             let (from, to) = span_of(step);
@@ -167,7 +168,7 @@ impl Tail {
     }
 }
 
-/// The place of that much work among the rows.
+/// The place of this much work among the rows.
 fn place_of(units: f64) -> f64 {
     ((units / LEAST_UNITS).max(1.0).log2() * PER_OCTAVE).min((ROWS - 1) as f64)
 }
@@ -187,7 +188,7 @@ mod tests {
         let mut tail = Tail::expecting(&ASKED, 16.0, 100.0);
         let units = tail.allows(&ASKED, 16.0).units;
         assert!((units / 16.0 - 1.0).abs() < 0.2, "{units}");
-        // Beside 8 commands take 3/8 of the target, 0.2 of which they take alone: four times as many are no harm.
+        // Beside 8, commands take 3/8 of the target, 0.2 of it base latency. Four times the work is harmless.
         let mut counts = [0; TARGET_STEPS];
         counts[1] = 1_000;
         for _ in 0..10 {
@@ -231,7 +232,8 @@ mod tests {
         (few[2], many[3]) = (1_000, 1_000);
         tail.learn(&few, 1.0, (1.0, 1e9));
         tail.learn(&many, 16.0, (1.0, 1e9));
-        // An eighth of the target more beside 16 than beside one: so that another eighth is left allows twice as much.
+        // Beside 16, commands take 1/8 of the target longer than beside 1. Another 1/8 is left, so twice the work is
+        // allowed.
         let Allowed { units, anyhow } = tail.allows(&ASKED, 16.0);
         assert!((0.6..0.63).contains(&anyhow) && (30.0..45.0).contains(&units), "{units} {anyhow}");
     }

@@ -1,20 +1,22 @@
-//! What others have with the drive, by kinds of command: those that a command waits for differently.
+//! Best-effort work in flight, by kind of command: the kinds that other commands wait for differently.
+//!
+//! Here "others" are the best-effort tenants.
 
 use io_model::{Nanos, Op};
 
 use crate::cost::COST_UNIT;
 use crate::split::{DEMAND_KINDS, Gate, Part};
 
-/// Reads and the rest, each short, medium and long.
+/// Kinds of command: reads and all others, each short, medium and long.
 pub(super) const KINDS: usize = DEMAND_KINDS;
-/// Something of each kind.
+/// One value per kind.
 pub(super) type ByKind<T> = [T; KINDS];
 
-/// Commands from here on are medium, and long.
+/// The least length of a medium and of a long command.
 pub(super) const MEDIUM_BYTES: u64 = 16 << 10;
 const LONG_BYTES: u64 = 64 << 10;
 
-/// All that others may have with the drive.
+/// The whole cap, in the units of [`Work::taken`].
 const ALL: u64 = 1 << 32;
 
 /// The kind of a command.
@@ -24,29 +26,29 @@ pub(super) fn kind_of(op: Op, len_bytes: u64) -> usize {
     if op == Op::Read { size } else { size + KINDS / 2 }
 }
 
-/// The shortest command of a kind.
+/// The length of the shortest command of a kind.
 pub(super) fn least_bytes(kind: usize) -> u64 {
     [0, MEDIUM_BYTES, LONG_BYTES][kind % (KINDS / 2)]
 }
 
-/// The most that others had with the drive in an interval.
+/// The most that others had in flight in an interval.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peak {
-    /// Reference commands of each kind, as they were sent.
+    /// Reference commands of each kind, in proportion to what was sent.
     pub(super) units: ByKind<f64>,
-    /// Of what they might have had on the drive.
+    /// As a fraction of the cap.
     pub(super) part: f64,
-    /// They had all that they might here.
+    /// Others reached their cap at this poller.
     pub(super) is_held: bool,
-    /// For which part of the interval a command was there on top that is more than they may have; `None`: there is no
-    /// pause between such.
+    /// The fraction of the interval in which an oversized command was in flight too. `None`: oversized commands are not
+    /// paced.
     pub(super) large: Option<f64>,
 }
 
 impl Peak {
     pub(super) const NONE: Self = Self { units: [0.0; KINDS], part: 0.0, is_held: false, large: None };
 
-    /// They had but that part of what they might have had on the drive.
+    /// Lowers the peak to the fraction `part` of the cap, if it was higher.
     pub(super) fn lower_to(&mut self, part: f64) {
         if part < self.part {
             let scale = part / self.part;
@@ -56,22 +58,22 @@ impl Peak {
     }
 }
 
-/// The work of best-effort tenants with the drive.
+/// Best-effort work in flight.
 #[derive(Debug)]
 pub(super) struct Work {
     in_flight: ByKind<u64>,
-    /// All of it.
+    /// The sum of `in_flight`.
     all: u64,
-    /// What a unit of each kind takes of [`ALL`], and what all in flight do.
+    /// What one unit of each kind takes of [`ALL`], and what all work in flight takes.
     takes: ByKind<u64>,
     taken: u64,
-    /// How much may be taken here.
+    /// How much may be taken at this poller.
     gate: Gate,
-    /// Since the last interval: the most that was taken, and what was sent.
+    /// Since the last interval: the most that was taken, and the work that was sent.
     peak: u64,
     sent: ByKind<u64>,
     commands: u64,
-    /// Of the work that was seen last, the part of each kind, and what a command was in the mean.
+    /// Of the last work: the fraction of each kind, and the mean cost of a command.
     mix: ByKind<f64>,
     mean: f64,
 }
@@ -94,10 +96,10 @@ impl Work {
         }
     }
 
-    /// Work that goes to the drive, or comes back.
+    /// Counts work that goes to the drive (`goes`) or comes back.
     #[inline]
     pub(super) fn count(&mut self, kind: usize, cost: u64, goes: bool) {
-        // Absurd lengths may saturate what is taken, until the interval ends.
+        // Absurd lengths may saturate `taken` until the interval ends.
         let taken = cost.saturating_mul(self.takes[kind]);
         if goes {
             self.in_flight[kind] += cost;
@@ -110,7 +112,7 @@ impl Work {
         }
     }
 
-    /// A command was sent, and counted.
+    /// Records a command that was sent and counted.
     #[inline]
     pub(super) fn sent(&mut self, kind: usize, cost: u64) {
         self.peak = self.peak.max(self.taken);
@@ -118,7 +120,7 @@ impl Work {
         self.commands += 1;
     }
 
-    /// In cost ticks.
+    /// Work in flight, in cost ticks.
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.all
@@ -129,24 +131,25 @@ impl Work {
         self.gate.has_room(self.taken) || self.gate.finds_room(self.taken, now)
     }
 
-    /// Whether one may be sent where nothing is there.
+    /// Whether a command may be sent because nothing is in flight.
     #[inline]
     pub(super) fn may_start(&self) -> bool {
         self.all == 0 && !self.gate.is_shut()
     }
 
-    /// Whether such a command is more than all that others may have.
+    /// Whether a command of this cost exceeds the whole cap alone.
     #[inline]
     pub(super) fn is_more_than_all(&self, kind: usize, cost: u64) -> bool {
         cost.saturating_mul(self.takes[kind]) > ALL
     }
 
-    /// When there may be room although nothing ends. One that has come is for nobody: who waits for room looked.
+    /// When room may come up without a completion. A time in the past is skipped: the waiting tenants have looked
+    /// since.
     pub(super) fn has_turn_after(&self, now: Nanos) -> Nanos {
         self.gate.turn_at().filter(|at| *at > now).unwrap_or(Nanos::MAX)
     }
 
-    /// A command, in parts of all that others may have.
+    /// The mean command, as a fraction of the cap.
     pub(super) fn grain(&self) -> f64 {
         self.takes_each() / ALL as f64
     }
@@ -155,22 +158,22 @@ impl Work {
         self.mix.iter().zip(&self.takes).map(|(part, takes)| part * *takes as f64).sum::<f64>() * self.mean
     }
 
-    /// From now on they may have so many reference commands of one kind, or parts of several that add up to one; here a
-    /// part of that.
+    /// Sets the caps, in reference commands of one kind; with several kinds their fractions add up to 1. This poller
+    /// gets `part` of it.
     pub(super) fn allow(&mut self, caps: ByKind<f64>, part: Part, now: Nanos) {
         self.takes = caps.map(|cap| (ALL as f64 / (cap * f64::from(COST_UNIT)).max(1.0)).ceil() as u64);
         let taken = self.in_flight.iter().zip(&self.takes).map(|(work, takes)| work.saturating_mul(*takes));
         self.taken = taken.fold(0, u64::saturating_add);
         self.peak = self.taken;
-        // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
+        // A command's cost is known only once it is fetched, so the last one exceeds the cap as often as not.
         let overdraft = (self.takes_each() / 2.0) as u64;
-        // A command in its turn may be more than all, and no reason for two that are less.
+        // An oversized command may go in its turn. That must not admit two smaller ones.
         let most = |part: f64| ((ALL as f64 * part) as u64).saturating_sub(overdraft).min(ALL);
         self.gate = Gate::new(part, self.grain(), now, most);
     }
 
-    /// An interval ended. The next one begins with [`allow`](Self::allow). `without`: what is there of a kind and was
-    /// not told as sent.
+    /// An interval ended. [`allow`](Self::allow) starts the next one. `without`: work in flight of one kind that was
+    /// not recorded as sent.
     pub(super) fn turn_over(&mut self, without: Option<(usize, u64)>) -> Peak {
         let sent = std::mem::take(&mut self.sent);
         let commands = std::mem::take(&mut self.commands);
@@ -195,7 +198,7 @@ impl Work {
         }
     }
 
-    /// Reference commands of the mix that was seen last that others may have.
+    /// The cap for the last mix of commands, in reference commands.
     pub(super) fn window(&self, caps: ByKind<f64>) -> f64 {
         1.0 / self.mix.iter().zip(caps).map(|(part, cap)| part / cap).sum::<f64>()
     }
@@ -209,7 +212,7 @@ mod tests {
     const READ: usize = 0;
     const LONG_WRITE: usize = KINDS - 1;
 
-    /// 10 short reads or 4 units of long writes.
+    /// The cap is 10 short reads or 4 units of long writes.
     fn work() -> Work {
         let mut work = Work::new();
         let mut caps = [100.0; KINDS];
@@ -261,7 +264,7 @@ mod tests {
     #[test]
     fn a_turn_is_for_one_command_though_others_would_be_more_than_all() {
         let mut work = Work::new();
-        // Reads of 32 units are four times what may be there, writes a little more than that.
+        // Reads of 32 units are four times their cap, writes a little more than theirs.
         let mut caps = [100.0; KINDS];
         (caps[2], caps[LONG_WRITE]) = (8.0, 26.0);
         work.allow(caps, Part::WHOLE, NOW);

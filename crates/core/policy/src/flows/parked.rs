@@ -1,25 +1,27 @@
-//! Who waits for a full HWQ.
+//! The VQs that wait for a full HWQ.
 
 use crate::ready::{Links, List};
 
-/// VQs that wait for room at one HWQ.
+/// VQs that wait for room at one HWQ. Those in `first` go before those in `others`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Parked {
     pub(super) first: List,
     pub(super) others: List,
-    /// Commands that went there since one of the others was offered room, and offers since one was due.
+    /// Commands sent to the HWQ since the last offer of room to `others`, and offers since one was taken.
     pub(super) passed: u32,
     pub(super) offers: u32,
-    /// Which turn the last of these was: start-time fair queueing, of those alone that wait here. Elsewhere time goes
-    /// on faster, where there is room, and all would be behind it whatever their weights.
+    /// The turn of the last VQ that took an offer: start-time fair queueing among the VQs that wait here.
+    ///
+    /// Virtual time must be this HWQ's own. At HWQs with room it advances faster, and by that time all VQs here would
+    /// be late, whatever their weights.
     pub(super) turn: u64,
 }
 
-/// Who comes into question for an offer: the first so many, that an offer costs no more the more wait.
+/// The number of VQs compared for an offer. The limit keeps the cost constant.
 const COMPARED: usize = 16;
 
 impl Parked {
-    /// Who would be offered room now, if one of the others would: of the first ones the one whose turn is earliest.
+    /// The VQ of `others` that would be offered room now: the one with the earliest turn of the first [`COMPARED`].
     pub(super) fn offer(&mut self, times: u32, links: &Links, turn_of: impl Fn(u16) -> u64) -> Option<u16> {
         if self.passed < times {
             return None;
@@ -29,7 +31,7 @@ impl Parked {
         Some(slot)
     }
 
-    /// Whose turn it is.
+    /// Removes and returns the VQ that goes next.
     pub(super) fn pop(&mut self, links: &mut Links) -> Option<u16> {
         self.first.pop_front(links).or_else(|| self.others.pop_front(links))
     }

@@ -1,5 +1,6 @@
-//! What `evenkeel` is held to over a longer time, and played again on other terms: floors, and that a looser promise
-//! never costs others more.
+//! Checks of `evenkeel` over a longer time: floors are kept, and a looser promise never costs other tenants more.
+//!
+//! The second check plays the scenario again with other targets.
 
 use fastrand::Rng;
 use io_model::{Nanos, Op};
@@ -12,45 +13,45 @@ use crate::{
     Change, ChangeKind, Layout, Moments, Report, Rule, Scenario, ScenarioError, Tenant, TenantReport, Violation,
 };
 
-/// Who gets that part of a floor and more gets it.
+/// A floor counts as kept from this fraction of it on.
 const KEPT: f64 = 0.98;
-/// The drive can give floors if, with nobody there who was promised nothing, it gives so many percent of each.
+/// The drive can give the floors if it gives this percentage of each with only the tenants that have a promise.
 const SPARE_PERCENT: u64 = 110;
-/// Where they don't fit all get the same part of theirs, up to that; but for who has fewer than so many commands at a
-/// time, which may be too few for it.
+/// If floors don't fit, all tenants with a floor get the same fraction of it, up to this one. A tenant with a queue
+/// depth below `DEEP` is exempt, because the depth may be too small for its floor.
 const SAME: f64 = 0.8;
 const DEEP: u32 = 32;
-/// What others got may go the wrong way by that part: what is drawn while a scenario is played differs.
+/// Other tenants' throughput may change in the wrong direction by this fraction: each play draws other random numbers.
 const TOLERANCE: f64 = 0.05;
-/// In the mean of so many plays with other random numbers each.
+/// The number of plays to average, each with other random numbers.
 const PLAYS: u64 = 5;
-/// Who was promised nothing has a 64th of the work, of which a queue's next long write may be a large part: where
-/// floors at several pollers are tried for, which can't be kept, that is long in coming.
+/// How long a tenant without any promise may get nothing. It has 1/64 of the work, and its next long write may be a
+/// large part of that. The second limit is for several pollers with floors that can't be kept.
 const STARVATION: Nanos = Nanos::from_millis(100);
 const STARVATION_BESIDE_POLLERS: Nanos = Nanos::from_millis(400);
-/// Targets of the scenario that is played again, in percent.
+/// Targets for playing again, in percent.
 const LOOSER_PERCENT: u64 = 150;
 const TIGHTER_PERCENT: u64 = 67;
 
-/// What plays a scenario: its own policy, or one that is broken on purpose.
+/// Plays a scenario, with its own policy or one that is broken on purpose.
 pub(super) type Play<'a> = dyn FnMut(&Scenario) -> Result<Report, ScenarioError> + 'a;
 
-/// What came of it.
+/// The verdict on a scenario.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub(super) report: Report,
-    /// What nothing excuses.
+    /// Violations without an excuse.
     pub(super) violations: Vec<Violation>,
-    /// Why a floor was not kept that need not be.
+    /// Why a floor that was not kept need not be.
     pub(super) excuses: Vec<&'static str>,
-    /// I/Os of all plays.
+    /// I/Os of all plays together.
     pub(super) simulated_ios: u64,
 }
 
-/// Plays the scenario and, on other terms, again.
+/// Plays the scenario, and again with other targets.
 ///
 /// # Errors
-/// It can't be played.
+/// The scenario can't be played.
 pub(super) fn judge(scenario: &Scenario, play: &mut Play<'_>) -> Result<Judged, ScenarioError> {
     let report = play(scenario)?;
     let simulated_ios = report.simulated_ios;
@@ -69,7 +70,8 @@ impl Judged {
         self.violations.push(Violation { at_ns, rule, tenant: tenant.map(|at| at as u16), what });
     }
 
-    /// Whose demand is always there gets its floor, where the drive can give all of them; else all get the same part.
+    /// Checks floors: a tenant with a steady load gets its floor if the drive can give all of them. Otherwise all get
+    /// the same fraction.
     fn floors(&mut self, scenario: &Scenario, play: &mut Play<'_>) -> Result<(), ScenarioError> {
         let short: Vec<(usize, f64)> = self.parts(scenario).filter(|(_, part)| *part < KEPT).collect();
         if short.is_empty() {
@@ -83,7 +85,7 @@ impl Judged {
             tenant.terms.floor.is_empty() || part(&tenant.terms.floor, seen) >= KEPT * spare
         };
         let all_fit = alone.tenants.iter().zip(&reference.tenants).all(fits);
-        // What all get at least, in parts of their floors: less than all where they don't fit.
+        // What all get at least, as a fraction of their floors. It is below 1 if the floors don't fit.
         let most = self.parts(scenario).map(|(_, part)| part.min(1.0)).fold(0.0, f64::max);
         let least = if all_fit { KEPT } else { most * SAME };
         for (at, part) in short {
@@ -104,15 +106,15 @@ impl Judged {
         Ok(())
     }
 
-    /// Who has a floor, and what it got of that.
+    /// Each tenant with a floor, and the fraction of it that it got.
     fn parts(&self, scenario: &Scenario) -> impl Iterator<Item = (usize, f64)> {
         let tenants = scenario.tenants.iter().zip(&self.report.tenants).enumerate();
         let with_floor = tenants.filter(|(_, (tenant, _))| !tenant.terms.floor.is_empty());
         with_floor.map(|(at, (tenant, seen))| (at, part(&tenant.terms.floor, seen)))
     }
 
-    /// Others have no less beside looser targets, and no more beside tighter ones. Where the drive is near its limit
-    /// what they have differs from second to second: what goes the wrong way is played with other random numbers.
+    /// Checks that other tenants get no less beside looser targets, and no more beside tighter ones. Near the drive's
+    /// limit their throughput varies, so a failure is played again with other random numbers.
     fn monotone(&mut self, scenario: &Scenario, percent: u64, play: &mut Play<'_>) -> Result<(), ScenarioError> {
         let other = with_targets(scenario, percent);
         let again = play(&other)?;
@@ -121,7 +123,7 @@ impl Judged {
         if !is_worse(percent, work) {
             return Ok(());
         }
-        // Where all of it is with the drive, weights don't say whose: as much work of another may take it longer.
+        // With all work in flight, weights decide nothing: equal work may take one tenant longer than another.
         let alone = others_alone(scenario, play)?;
         self.simulated_ios += alone.iter().map(|report| report.simulated_ios).sum::<u64>();
         let mut parts = [&self.report, &again].map(|report| others_part(scenario, report, &alone));
@@ -148,24 +150,24 @@ impl Judged {
     }
 }
 
-/// Whether what others got went the wrong way.
+/// Whether the other tenants' throughput changed in the wrong direction.
 fn is_worse(percent: u64, [before, after]: [f64; 2]) -> bool {
     if percent > 100 { after < before * (1.0 - TOLERANCE) } else { after > before * (1.0 + TOLERANCE) }
 }
 
-/// What a tenant got of its floor.
+/// The fraction of its floor that a tenant got.
 fn part(floor: &Floor, seen: &TenantReport) -> f64 {
     let part = |got: f64, of: u64| if of == 0 { f64::INFINITY } else { got / of as f64 };
     part(seen.iops, floor.ios_per_sec).min(part(seen.bandwidth_bytes_s, floor.mbytes_per_sec << 20))
 }
 
-/// The same without those that were promised nothing; who has a floor asks for it and for a little more.
+/// The scenario without tenants that have no promise. Tenants with a floor ask for it and a little more.
 fn alone_with_promises(scenario: &Scenario) -> Scenario {
     let mut alone = scenario.clone();
     for (at, tenant) in alone.tenants.iter_mut().enumerate() {
         let Floor { ios_per_sec, mbytes_per_sec } = tenant.terms.floor;
         if !tenant.terms.floor.is_empty() {
-            // One of both is drawn: the other is no limit.
+            // Only one of the two kinds is drawn; the other is no limit.
             let [rw_ios_per_sec, rw_mbytes_per_sec] =
                 [ios_per_sec, mbytes_per_sec].map(|of| (of * SPARE_PERCENT).div_ceil(100));
             tenant.terms.limits = Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() };
@@ -186,8 +188,8 @@ fn with_targets(scenario: &Scenario, percent: u64) -> Scenario {
     again
 }
 
-/// What tenants without a promise got together, in reference commands: what a cap leaves them is work, and bytes that
-/// are read and written are not worth the same.
+/// Work of all tenants without a promise, in reference commands. A cap leaves them work, and bytes read and bytes
+/// written are not worth the same.
 fn others_work(scenario: &Scenario, report: &Report) -> f64 {
     let PolicyConfig::Evenkeel(EvenkeelConfig { cost, .. }) = &scenario.policy else { return 0.0 };
     let others = scenario.tenants.iter().zip(&report.tenants);
@@ -203,7 +205,7 @@ fn is_other(tenant: &Tenant) -> bool {
     !tenant.terms.class.is_guaranteed()
 }
 
-/// Each tenant without a promise, with the drive to itself.
+/// Scenarios with one tenant without a promise each, alone on the drive.
 fn others_alone(scenario: &Scenario, play: &mut Play<'_>) -> Result<Vec<Report>, ScenarioError> {
     let others = scenario.tenants.iter().filter(|tenant| is_other(tenant));
     let alone = others.map(|tenant| Scenario {
@@ -214,20 +216,20 @@ fn others_alone(scenario: &Scenario, play: &mut Play<'_>) -> Result<Vec<Report>,
     alone.map(|alone| play(&alone)).collect()
 }
 
-/// What each of them got, as a part of what it gets alone, together: the drive's time, as the drive itself takes it.
+/// The sum of what each got as a fraction of what it gets alone: the fraction of the drive's time.
 fn others_part(scenario: &Scenario, report: &Report, alone: &[Report]) -> f64 {
     let others = scenario.tenants.iter().zip(&report.tenants).filter(|(tenant, _)| is_other(tenant));
     let parts = others.zip(alone).map(|((_, seen), alone)| seen.iops / alone.tenants[0].iops.max(1.0));
     parts.sum()
 }
 
-/// Commands that a closed loop keeps with the host.
+/// Commands that a closed loop keeps outstanding.
 fn commands(workload: &Workload) -> u32 {
     if let Workload::Fio(fio) = workload { fio.jobs.saturating_mul(fio.iodepth) } else { 0 }
 }
 
-/// A scenario under `evenkeel` on a drive that is known: promises that can be kept, those who would take all of the
-/// drive, floors that fit more often than not. Long enough for what is learned.
+/// A scenario under `evenkeel` on a known drive. Its promises can be kept, some tenants would use the whole drive, and
+/// the floors usually fit. It is long enough for the policy to learn.
 pub(super) fn draw(seed: u64) -> Scenario {
     let mut rng = Rng::with_seed(seed.rotate_left(40) ^ 0xf100);
     let known = Profile::built_in();
@@ -238,7 +240,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
         let weight = *pick(&mut rng, &[1, 1, 2, 8]);
         tenants.push(busy(&mut rng, Terms::best_effort(weight)));
     }
-    // Their sum is a tenth to a half of what the drive can do of small commands; now and then more than all of it.
+    // Their sum is 1/10 to 1/2 of the small commands that the drive can do. Sometimes it exceeds the drive.
     let floors = rng.usize(0..=2);
     let most = config.rate_iops * if rng.u8(..8) == 0 { 2.0 } else { rng.f64() * 0.4 + 0.1 };
     for _ in 0..floors {
@@ -255,7 +257,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
         best_effort_pollers,
         policy: PolicyConfig::Evenkeel(config),
         tenants,
-        // What is learned from cold is learned by then.
+        // By then the policy has learned.
         warmup: Nanos::from_millis(2_000),
         duration: Nanos::from_millis(400),
         seed,
@@ -264,7 +266,8 @@ pub(super) fn draw(seed: u64) -> Scenario {
     }
 }
 
-/// Now and then several, so that who has a floor may be alone on one. From a source of random numbers of its own.
+/// Sometimes several pollers, so that a tenant with a floor may be alone on one. Uses a random number generator of its
+/// own.
 fn pollers(seed: u64) -> u16 {
     let mut rng = Rng::with_seed(seed.rotate_left(24) ^ 0x5e11);
     if rng.u8(..4) == 0 { rng.u16(2..=3) } else { 1 }
@@ -278,7 +281,7 @@ fn tenant(terms: Terms, workload: Workload) -> Tenant {
     Tenant { name: String::new(), terms, vcpus: 4, vqs: 4, queue_priorities: Vec::new(), size_bytes: 1 << 30, workload }
 }
 
-/// `alone`: what a command takes with nobody else there.
+/// `alone`: the latency of a command with nothing else on the drive.
 fn promised(rng: &mut Rng, alone: Nanos) -> Tenant {
     let target = Nanos(alone.0 * pick(rng, &[3, 4, 6, 10, 16]));
     let access = Access::random_4k(*pick(rng, &[100, 100, 70]));
@@ -297,7 +300,7 @@ fn busy(rng: &mut Rng, terms: Terms) -> Tenant {
     tenant(terms, Workload::Fio(Fio { jobs: 4, iodepth: *pick(rng, &[1, 4, 16, 64]), access }))
 }
 
-/// Worth so many commands of 4 KiB in a second, as commands or as bytes.
+/// A floor worth this many commands of 4 KiB per second, as commands or as bytes.
 fn floor(rng: &mut Rng, iops: f64, workload: &Workload) -> Floor {
     let kib = if let Workload::Fio(fio) = workload { fio.access.block_sizes[0].bytes >> 10 } else { 4 };
     match rng.bool() {
