@@ -1,5 +1,4 @@
-//! `evenkeel`: everything that a person types. Starts the daemon (`evenkeeld`) and asks it, plans, and opens the
-//! laboratory: simulations, measurements, the papers' figures.
+//! The command line `evenkeel`: starts and asks the daemon, plans, simulates, measures, draws the papers' figures.
 //!
 //! Each subcommand has a module of its own.
 

@@ -1,19 +1,19 @@
-//! An NVMe initiator: brings a controller up and moves commands through its queues by polling.
+//! An NVMe initiator: initializes a controller and moves commands through its queues by polling.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `device` | [`PciDevice`]: registers, doorbells, DMA memory and interrupts of whatever carries us |
+//! | `device` | [`PciDevice`]: registers, doorbells, DMA memory and interrupts, over any transport |
 //! | `vfio_user` | [`VfioUserDevice`]: a device behind a vfio-user socket |
-//! | `vfio` | [`VfioDevice`]: a PCI function that the kernel gives us through VFIO, and its IOMMU |
-//! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
-//! | `priority` | [`Arbitration`], and what a queue is worth by its thread's I/O priority |
+//! | `vfio` | [`VfioDevice`]: a PCI function and its IOMMU, through the kernel's VFIO |
+//! | `controller`, `admin` | [`Controller`]: initialization, admin commands, creating and deleting queues, shutdown |
+//! | `priority` | [`Arbitration`], and the queue priority for a thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
-//! | [`passthrough`] | commands to a drive that the kernel's driver has |
-//! | `outcome` | [`outcome`]: how a command ended, in everybody's words |
+//! | [`passthrough`] | commands to a drive that is bound to the kernel's driver |
+//! | `outcome` | [`outcome`]: an NVMe status as the project's common outcome of a command |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
-//! The device is believed to follow the specification but is not trusted to: what it writes is checked,
-//! and a lie ends in an [`Error`], not in a panic. All DMA memory is copied from and to, never borrowed.
+//! The device is expected to follow the specification, but it is not trusted. All that it writes is checked, and a
+//! violation ends in an [`Error`], not in a panic. DMA memory is copied from and to, never borrowed.
 //!
 //! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
 //! IOMMU.

@@ -1,24 +1,31 @@
-//! An NVMe drive's own queues as HWQs: the drive without the kernel.
+//! An NVMe drive driven from user space: its own queue pairs are the HWQs, without the kernel's driver.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `drive` | [`NvmeDrive`]: what is known of the drive, and orders to its thread |
-//! | `thread`, `ladder` | [`DriveThread`]: owns the controller; what is done about a command that does not end |
+//! | `drive` | [`NvmeDrive`]: a handle with what is known of the drive; sends orders to its thread |
+//! | `thread`, `ladder` | [`DriveThread`]: owns the controller; the steps taken when a command does not end |
 //! | `queues`, `hwq` | [`NvmeQueues`]: one poller's queue pairs; no lock, allocation or system call per command |
-//! | `describe`, `reach` | PRPs and SGLs over guest memory, and which address of the device it has |
-//! | `pins` | memory of guests as all pollers share it: mapped once, by whoever may wait |
-//! | `bounces` | copies of what the drive can't reach where it lies |
-//! | `zeroer` | zeroes ranges for a thread that may wait |
+//! | `describe`, `reach` | PRPs and SGLs over guest memory, and the device addresses of that memory |
+//! | `pins` | guests' memory mapped for the device once, for all pollers, by a thread that may wait |
+//! | `bounces` | bounce buffers for data that the drive can't reach in place |
+//! | `zeroer` | zeroes ranges, for a thread that may wait |
 //!
 //! # When a command does not end
 //!
-//! A poller looks at the age of its commands now and then. One that is older than the time limit is aborted; one that
-//! stays costs its queue, which is deleted and made anew; where that fails the controller is reset, then the
-//! function, and then the drive is given up. A command that comes back before its queue was deleted has simply ended,
-//! however late it is. What a reset takes fails once, as [`DeviceError::Gone`](io_model::DeviceError::Gone), and only
-//! after the drive can't reach its memory any more.
+//! A poller checks the age of its commands from time to time. Each step follows if the one before does not help:
 //!
-//! The drive may lie: completions are checked, and a queue that tells of commands that it was not given is deleted.
+//! 1. A command older than the time limit is aborted.
+//! 2. Its queue is deleted and created again.
+//! 3. The controller is reset.
+//! 4. The PCI function is reset.
+//! 5. The drive is given up.
+//!
+//! A command that completes before its queue is deleted has simply ended, however late. The commands that a reset takes
+//! fail once, as [`DeviceError::Gone`](io_model::DeviceError::Gone). They fail only after the drive can't reach their
+//! memory any more.
+//!
+//! Completions are checked, because the drive may lie. A queue that completes a command that it was not given is
+//! deleted.
 
 #![forbid(unsafe_code)]
 #![allow(

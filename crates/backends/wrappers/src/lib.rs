@@ -1,14 +1,14 @@
-//! Back ends around other back ends, for tests and laboratories.
+//! Back ends that wrap other back ends, for tests and experiments.
 //!
-//! - [`Delay`]: completions come later, by a rule;
-//! - [`Faulty`]: commands fail, or are never answered, by [`Fault`]s that a test sets while it runs ([`Faults`]);
-//! - [`Recorded`]: what was answered, command by command, is written down ([`Record`]);
-//! - [`Checked`]: panics where whoever submits breaks [`Backend`](io_model::Backend)'s contract.
+//! - [`Delay`]: delays completions, by a rule;
+//! - [`Faulty`]: fails or loses commands, by [`Fault`]s that a test sets while it runs ([`Faults`]);
+//! - [`Recorded`]: records each answer ([`Record`]);
+//! - [`Checked`]: panics if its caller breaks [`Backend`](io_model::Backend)'s contract.
 //!
-//! Each passes on what it doesn't change, memory included, so they stack: `Checked<Delay<Faulty<Memory>>>`. None knows
-//! the drive below, a clock or a thread.
+//! Each passes on all that it does not change, memory included, so they stack: `Checked<Delay<Faulty<Memory>>>`. None
+//! depends on the drive below, a clock or a thread.
 //!
-//! Not implemented: what a product would need to use them per I/O. They allocate, and [`Faulty`] takes a lock.
+//! Not for production: they allocate per command, and [`Faulty`] takes a lock.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! Which queue is served next: round robin, weighted round robin with an urgent class, deficit round robin.
+//! Queue arbitration: round robin, weighted round robin with an urgent class, deficit round robin.
 //!
-//! Shared by everything that fetches from several queues: the drive model from its HWQs, a virtual controller from its
-//! tenant's submission queues, the `wrr` and `drr` policies from their tenants. An [`Arbiter`] holds no commands: the
-//! caller says which queues are backlogged, asks for the next one, takes a command from there, charges it, and says
-//! when a queue ran empty.
+//! Three users share it: the drive model for its HWQs, a virtual controller for its tenant's submission queues, and the
+//! `wrr` and `drr` policies for their tenants. An [`Arbiter`] holds no commands. The caller tells it which queues are
+//! backlogged, asks for the next queue, takes a command from there and charges it. It also says when a queue runs
+//! empty.
 //!
 //! Pure: no clock, thread, file, lock or random source. Not implemented: more than four classes; a weight for each
 //! queue.

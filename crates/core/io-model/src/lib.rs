@@ -1,10 +1,11 @@
-//! The words that front ends, back ends, pollers and policies share.
+//! The types that front ends, back ends, pollers and policies share.
 //!
-//! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
-//! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
-//! other, nor the policy. Every back end must pass the suite in `conformance` (a cargo feature, for
-//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. What people write and read of
-//! them is in [`units`].
+//! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`] is a drive's
+//! hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the other, nor the policy. Every
+//! back end must pass the suite in `conformance` (a cargo feature, for tests only).
+//!
+//! Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. [`units`] parses and prints them for
+//! people.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
-//! What tenants will get from a drive before they are there: throughput, latency, a bound; which promises hold.
+//! Predicts what tenants will get from a drive: throughput, latency, a bound, and which promises hold.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `blame` | a promise failed: whose fault it was |
-//! | `bound` | what no command exceeds |
-//! | `demand` | what is asked: [`Tenant`], [`Load`], [`Site`] |
-//! | `figures` | a drive's arithmetic, and what policies must know of it: [`drive_figures`] |
-//! | `forecast` | what is answered: [`Forecast`] |
-//! | `model` | how: a queueing network, solved for its mean values |
-//! | `floors` | what tenants are to get at least: whether it fits: [`judge_floors`] |
-//! | `verdict` | which promises hold, and what is in the way: [`judge`] |
-//! | `outcome` | both together, and who asks: [`Outcome`], [`Planner`] |
-//! | `price` | what a promise costs the others: [`price`](price()), [`prices`] |
+//! | `blame` | what broke a promise |
+//! | `bound` | a latency that no command exceeds |
+//! | `demand` | the input: [`Tenant`], [`Load`], [`Site`] |
+//! | `figures` | a drive's performance figures, and those that policies need: [`drive_figures`] |
+//! | `forecast` | the output: [`Forecast`] |
+//! | `model` | the model: a queueing network, solved for its mean values |
+//! | `floors` | whether the minimums of best-effort tenants fit: [`judge_floors`] |
+//! | `verdict` | which promises hold, and what prevents the others: [`judge`] |
+//! | `outcome` | forecast and verdict together, and what to compute: [`Outcome`], [`Planner`] |
+//! | `price` | what a promise costs other tenants: [`price`](price()), [`prices`] |
 //! | `setting`, `advice` | the smallest change that makes promises hold: [`advise`], [`Change`] |
 //! | `solve` | settings at which every promise holds: [`solve`] |
 

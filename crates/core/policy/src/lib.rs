@@ -1,17 +1,17 @@
-//! Which virtual queue sends its next command, when, and over which hardware queue.
+//! Scheduling policies: which virtual queue sends its next command, when, and to which hardware queue.
 //!
-//! A policy is a plain value: no clock, thread, file, lock or random source of its own. The poller calls
-//! it with `now`; the simulator calls the same code with virtual time.
+//! A policy is a plain value without a clock, thread, file, lock or random source of its own. The poller calls it with
+//! `now`; the simulator calls the same code with virtual time.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | here | the contract: [`Policy`], [`Next`], [`TenantReport`] |
-//! | `terms` | [`Terms`]: what a tenant was promised and is held to; they may change while it runs |
-//! | `percentile` | [`Percentile`]: the part of commands that a latency target is for |
-//! | `settings` | [`Settings`]: which policy, as an operator asks for it; [`Settings::on`] a drive it is a [`PolicyConfig`] |
+//! | `terms` | [`Terms`]: a tenant's promises and limits; they may change while it runs |
+//! | `percentile` | [`Percentile`]: the fraction of commands that must meet a latency target |
+//! | `settings` | [`Settings`]: the policy that an operator chose; [`Settings::on`] a drive makes it a [`PolicyConfig`] |
 //! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
-//! | `any` | [`AnyPolicy`]: one of them, chosen at run time, within each tenant's limits |
-//! | `limits` | commands and bytes per second that a tenant may have at most, whatever the policy |
+//! | `any` | [`AnyPolicy`]: a policy chosen at run time, within each tenant's limits |
+//! | `limits` | a tenant's limits of commands and bytes per second, whatever the policy |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
 //! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
 //! | `fairnvme` | [`FairNvme`]: fair slowdowns by tenant states and time budgets |

@@ -1,18 +1,18 @@
-//! One poll iteration, and the probe that measures it.
+//! The poll loop's single iteration, and the probes that measure it.
 //!
 //! A [`Poller`] owns its tenants' VQs (through [`io_model::Source`]) and its HWQs (through [`io_model::Backend`]) and
-//! runs to completion: [`Poller::step`] reaps what the device finished, looks at the doorbells, asks the policy what
-//! may be sent, fetches exactly that, submits it, and tells the guests. It has no clock and no thread: the daemon calls
-//! it in a loop, the simulator with virtual time.
+//! runs to completion. [`Poller::step`] reaps completions, reads the doorbells, and asks the policy what may be sent.
+//! It fetches exactly that, submits it, and notifies the guests. It has no clock and no thread: the daemon calls it in
+//! a loop, the simulator with virtual time.
 //!
 //! - [`Poller`]: the iteration (`poller.rs`), with its table of commands in flight (`flights.rs`);
-//! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
-//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
-//!   up;
-//! - what a poller tells of all its tenants at once (`shared.rs`);
-//! - [`Iterations`]: what one poller does with its time (`iterations.rs`);
+//! - [`Probe`]: one tenant's counters at one poller, written only by that poller, read by anyone (`probe.rs`);
+//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other. It adds up a tenant's
+//!   probes;
+//! - what a poller publishes about all its tenants together (`shared.rs`);
+//! - [`Iterations`]: how one poller spends its time (`iterations.rs`);
 //! - [`Inside`]: its HWQs and its policy's figures, for operators (`inside.rs`);
-//! - [`Recorder`]: every command of one tenant, while somebody records it (`recorder.rs`).
+//! - [`Recorder`]: every command of one tenant, while it is being traced (`recorder.rs`).
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 

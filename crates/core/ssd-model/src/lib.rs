@@ -1,7 +1,7 @@
-//! A drive's timing, pure: [`Drive::submit`], [`Drive::poll`], [`Drive::next_event`].
+//! A model of a drive's timing: [`Drive::submit`], [`Drive::poll`], [`Drive::next_event`].
 //!
-//! No clock, thread, file, lock or random source: time is passed in, and the same calls give the same
-//! answers. It moves no data either; who wants content puts a memory beside it.
+//! It has no clock, thread, file, lock or random source: time is passed in, and the same calls give the same answers.
+//! It moves no data either: callers that need content add a memory.
 //!
 //! A command's way through the drive:
 //!

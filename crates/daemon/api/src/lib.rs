@@ -1,4 +1,4 @@
-//! What a running daemon can be asked, and its answers. The answering end is the daemon's.
+//! Types of the daemon's APIs, and clients for them. The daemon serves them.
 //!
 //! * Over HTTP on `api.sock`: disks and drives. [`NewDisk`] and the others are the bodies, [`Rest`] is the asking end.
 //!   [`Live`] is what a page shows that somebody watches.

@@ -1,37 +1,37 @@
-//! The configuration file: what an operator wrote, checked.
+//! The configuration file: reads, checks and reports on it.
 //!
-//! * [`Drives::load`] reads the TOML file and reports *every* problem in it, each with its line and its
-//!   remedy. It looks at nothing else, so it can be tested without a host. What one drive has of the file is a
-//!   [`Config`]; [`Config::parse`] takes the text of a file of one drive.
+//! * [`Drives::load`] reads the TOML file and reports *every* problem in it, each with its line and its remedy. It
+//!   needs no host, so tests need none. A [`Config`] is the part of the file for one drive; [`Config::parse`] takes the
+//!   text of a file with one drive.
 //! * [`Config::check_host`] looks at the machine without changing it: the drive, the directories, the CPUs.
 //! * [`Config::plan_layout`] gives every tenant its range on the drive.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
 //! * [`Summary`] is what `evenkeel check` prints.
-//! * [`reading`] is for other files with some of the same sections: a scenario's.
+//! * [`reading`] is for other files that share some sections, such as a simulator's scenario.
 //!
 //! | module | |
 //! | --- | --- |
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
-//! | `drives` | a file of several drives: what each has of it, and tenants that are to be placed on one |
-//! | `look`, `missing` | which drives are there; what is known of those that are not and need not be |
+//! | `drives` | a file of several drives: the part of each, and tenants that are yet to be placed on one |
+//! | `look`, `missing` | which drives exist; drives that are missing and may be |
 //! | `added` | drives that were added while a daemon ran |
-//! | `assigned` | drives that a VM has as a whole |
-//! | `access` | users and groups: whose the daemon is, whom sockets are for |
-//! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
+//! | `assigned` | whole drives that are assigned to a VM |
+//! | `access` | users and groups: the daemon's own, and those that sockets belong to |
+//! | `frontend`, `plan` | what a guest sees, the threads that serve it, and the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
-//! | `namespace` | disks that are parts of tenants' controllers |
-//! | `blocks` | disks' blocks beside their drive's |
-//! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
-//! | `demand` | what a tenant will ask for, to check promises beforehand |
-//! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
+//! | `namespace` | disks that are namespaces of tenants' controllers |
+//! | `blocks` | disks' block sizes beside their drive's |
+//! | `isolation` | what isolates a tenant from others: pollers, memory |
+//! | `demand` | a tenant's expected load, to check promises beforehand |
+//! | `host`, [`in_use`] | checks of the host; what else uses a drive |
 //! | `same_drive` | one drive that is found twice |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
-//! | `sections` | a file taken apart and put together again; what differs between two |
-//! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
+//! | `sections` | splits a file into sections and joins them again; compares two files |
+//! | `prepare`, `summary` | all steps in order; the decisions, for people and as JSON |
 //!
-//! Values here are plain: the binary turns them into the types of other rooms.
+//! Values here are plain: the daemon converts them to the types of other crates.
 //!
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]

@@ -1,17 +1,17 @@
-//! What the daemon's process and its threads may still do, and who is at the other end of a socket.
+//! Confines the daemon's process and threads: privileges, system calls, files. Identifies socket peers.
 //!
 //! | module | the wall |
 //! | --- | --- |
-//! | `privileges` | who the process is: no root, no capability, none to be gained |
+//! | `privileges` | no root, no capabilities, and no way to gain them |
 //! | `calls`, `filters` | seccomp: the system calls of each kind of thread |
 //! | `landlock` | the files that the process may open |
-//! | `peer` | who connects |
-//! | `inherited` | descriptors that were there before |
-//! | `same_file` | which descriptors are copies |
-//! | `respawn` | a process that is there again when it was killed |
+//! | `peer` | the user at the other end of a socket |
+//! | `inherited` | file descriptors that the process inherited |
+//! | `same_file` | which descriptors refer to the same open file |
+//! | `respawn` | a process that is started again when it is killed |
 //!
-//! In the order in which they go up: [`drop_privileges`] and [`fence`] before any thread starts, [`arm`], and each
-//! thread [`enter`]s first thing. Filters and fences are inherited by whatever a thread starts, and never come off.
+//! The order of setup: [`drop_privileges`] and [`fence`] before any thread starts, then [`arm`]. Each thread calls
+//! [`enter`] first. Threads inherit all filters and fences, which can't be removed.
 
 mod calls;
 mod filters;

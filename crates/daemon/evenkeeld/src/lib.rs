@@ -1,26 +1,26 @@
-//! The daemon: drives, pollers on them, and for each tenant a controller or disk behind a socket.
+//! The daemon: pollers on drives, and for each tenant a controller or disk behind a socket.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `serve` | from a configuration file to a running daemon, and its end |
-//! | `daemon`, `owner` | the owner of everything that lives, and the commands that change it |
+//! | `serve` | starts the daemon from a configuration file, and ends it |
+//! | `daemon`, `owner` | the owner thread, which owns all drives and tenants, and the commands to it |
 //! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping`, `sanitizing` | one drive with its pollers, tenants and layout; what it gives and takes back |
-//! | `opened` | what takes the rights of whoever starts the daemon |
-//! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
+//! | `opened` | opens what needs the rights of the user that starts the daemon |
+//! | `front_end` | a tenant's front end: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `api_socket`, `port`, `http_why`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, its socket and its port, who may ask it for what, what it has the owner do, and what it says where that can't be done |
-//! | `namespaces` | disks without a socket, and which controllers have them |
-//! | `adding` | drives that come and go |
+//! | `http`, `api_socket`, `port`, `http_why`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the HTTP API: routes, socket, TCP port, roles, its commands to the owner, its errors |
+//! | `namespaces` | namespaces without a socket, and the controllers that have them |
+//! | `adding` | drives that are added and removed |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
-//! | `events` | what happened lately |
-//! | `summaries`, `why` | what tenants got over the last day, kept in files; why one of them was slow then |
-//! | `recording`, `traces` | every command of a tenant, while somebody asks for it |
+//! | `events` | the event log |
+//! | `summaries`, `why` | what tenants got over the last day, in files; why one of them was slow |
+//! | `recording`, `traces` | traces of all commands of a tenant, while a client asks for one |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
-//! | `manager`, `status`, `pulse` | what the service manager is told, and whether pollers make progress |
-//! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
+//! | `manager`, `status`, `pulse` | messages to the service manager, and whether pollers make progress |
+//! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last messages; panic handling; what each thread does first; the time |
 //!
-//! Not here: what a person types (`evenkeel`), and everything of the laboratory.
+//! Not here: the command line (`evenkeel`) and the laboratory.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]

@@ -1,13 +1,14 @@
-//! Summaries of what each tenant got, ten seconds at a time, over the last day: in files that survive a restart, and
-//! what changed when one of the tenants was slow.
+//! Ten-second summaries of each tenant over the last day, in files, and comparisons of slow spells.
+//!
+//! The files survive a restart. A comparison shows what changed when a tenant was slow.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `summary` | what is kept: [`Interval`], [`Summary`], [`Past event`](PastEvent) |
-//! | `frame` | their bytes, each with a checksum |
+//! | `summary` | the data: [`Interval`], [`Summary`], [`Past event`](PastEvent) |
+//! | `frame` | the data as bytes, with checksums |
 //! | `files` | the ring of files: their names, their header |
-//! | `store` | who writes: [`Store`] |
-//! | `past` | who reads: [`read()`], and what was wrong with the files: [`Flaw`] |
+//! | `store` | the writer: [`Store`] |
+//! | `past` | the reader: [`read()`], and problems of the files: [`Flaw`] |
 //! | `comparison` | a slow spell beside the time before: [`Comparison`] |
 //!
 //! # The files
@@ -17,15 +18,15 @@
 //! (u32), 4 zero bytes, and the time of its first interval (u64, ms since 1970). Then come frames: kind (u32), length
 //! (u32), the CRC-32 (ISO 3309) of kind, length and payload (u32), the payload.
 //!
-//! There is one ring for all tenants, and not one for each: what a thousand tenants got is one system call, and who was
-//! beside whom lies together.
+//! There is one ring for all tenants, not one per tenant: then a thousand tenants need one system call per interval,
+//! and neighbours' data lie together.
 //!
-//! A file is only ever appended to, by one daemon at a time, which holds a lock on `<directory>/lock`. Within a file
-//! time does not go back: a clock that was set back begins another one.
+//! A file is only ever appended to, by one daemon at a time, which holds a lock on `<directory>/lock`. Time never goes
+//! back within a file: a clock that is set back starts a new file.
 //!
 //! # Bounds
 //!
-//! A tenant that did nothing in an interval takes no room in it. One that is always busy takes
+//! A tenant that did nothing in an interval takes no space in it. A tenant that is always busy takes
 //! [`MOST_BYTES_PER_TENANT`] at most.
 
 #![forbid(unsafe_code)]

@@ -1,17 +1,17 @@
-//! The NVMe controllers of a host, as the kernel shows them in sysfs, and what can be done with them: given to user
-//! space and back, and divided into virtual functions.
+//! The NVMe controllers of a host: lists, gives to user space and back, sets virtual functions.
+//!
+//! The data comes from sysfs.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `look` | [`Host`]: every controller, its namespaces, and who uses them |
+//! | `look` | [`Host`]: all controllers, their namespaces, and what uses them |
 //! | `bind` | [`Host::claim`] and [`Host::release`] |
 //! | `assign` | [`Host::assign`], and [`Host::take_back`] for wiping: whole drives of VMs |
-//! | `functions` | [`Host::set_functions`]: virtual functions come and go |
-//! | `resources` | the queues that virtual functions have, by Virtualization Management |
-//! | `refused` | [`Refused`]: what is wrong, and what to do |
+//! | `functions` | [`Host::set_functions`]: creates and removes virtual functions |
+//! | `resources` | assigns queues to virtual functions, by Virtualization Management |
+//! | `refused` | [`Refused`]: the error, with what to do |
 //!
-//! All that is read is of that moment. What is changed is looked at again afterwards, and taken back where it did not
-//! come out as it should.
+//! Every read shows the state of that moment. Every change is checked afterwards, and undone if it did not work.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,7 @@
-//! The keeper: a process that has clients' sockets, their memory and what they said, so that they don't notice when the
-//! daemon ends, by whatever, and another one goes on.
+//! The keeper: holds clients' sockets and state, so that clients don't notice when the daemon ends.
+//!
+//! It keeps each client's socket, memory and messages. When the daemon ends, for whatever reason, another one goes on
+//! with them.
 //!
 //! ```text
 //!   daemon ── control socket ──▶ main thread       which devices there are
@@ -7,22 +9,22 @@
 //!                                its client's messages, whole, one by one, and the replies
 //! ```
 //!
-//! Doorbells and I/O never pass through here: those go through memory that client and daemon share. What is said on the
-//! control socket and the channels, says [`client_socket::keeping::wire`].
+//! Doorbells and I/O never pass through the keeper: they go through memory that client and daemon share.
+//! [`client_socket::keeping::wire`] describes the messages on the control socket and the channels.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`relay`] | what becomes of bytes and packets, without descriptors: the rules |
-//! | [`device`] | a device's thread around it |
-//! | [`control`] | the main thread: one daemon after the other |
-//! | [`replace`], [`saved`] | the program's file executed again, and what the next one goes on with |
-//! | [`manager`], [`store`] | the service manager, and what it has for another process, should this one be killed |
-//! | [`args`], [`log`], [`clock`] | what it is told, what it tells, and since when |
+//! | [`relay`] | the rules for bytes and packets, without descriptors |
+//! | [`device`] | the thread of one device |
+//! | [`control`] | the main thread, which serves one daemon after the other |
+//! | [`replace`], [`saved`] | replacing the keeper by a new version (`exec`), and the state that it passes on |
+//! | [`manager`], [`store`] | the service manager, and the state that it holds in case the keeper is killed |
+//! | [`args`], [`log`], [`clock`] | arguments, log lines, time |
 //!
-//! # Who can make whom wait
+//! # Blocking
 //!
-//! Closing a descriptor of a client's can take for ever (see [`client_socket::gate`]). Each device's thread closes what
-//! its own clients left, and the main thread never closes anything of theirs nor waits for such a thread.
+//! Closing a client's descriptor can block for ever (see [`client_socket::gate`]). Each device's thread closes the
+//! descriptors of its own clients. The main thread never closes a client's descriptor, nor waits for a device's thread.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]

@@ -1,4 +1,4 @@
-//! Keeps the clients of evenkeeld. See the library.
+//! The program `evenkeel-keeper`. See the library.
 
 #![forbid(unsafe_code)]
 

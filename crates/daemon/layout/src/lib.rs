@@ -1,12 +1,12 @@
-//! Who is where on a drive, and the file that remembers it.
+//! The layout of a drive: the ranges of each tenant's disk, and the file that records them.
 //!
-//! * [`Layout::plan`] gives every tenant its ranges. A tenant that was placed before keeps them whatever happens to
-//!   the rest of the configuration: others would be another tenant's data. It may get more.
-//! * [`Layout::release`] takes them away. Nobody gets them before they are wiped.
-//! * [`LayoutFile`] keeps that record on disk, replaced whole or not at all.
+//! * [`Layout::plan`] gives every tenant its ranges. A tenant keeps its ranges whatever happens to the rest of the
+//!   configuration: other ranges hold other tenants' data. It may get more.
+//! * [`Layout::release`] takes them away. They are given to no other tenant before they are wiped.
+//! * [`LayoutFile`] keeps the record on disk, and replaces it atomically.
 //!
-//! Knows no configuration file: what contradicts the record is told of a tenant by its index ([`About`]), and whoever
-//! read the file knows the line.
+//! This crate knows no configuration file: an error names a tenant by its index ([`About`]), and the reader of the file
+//! knows the line.
 //!
 //! Not implemented: shrinking a tenant's disk, moving it.
 

@@ -1,13 +1,13 @@
-//! What a daemon says of its drives, pollers and tenants, as text for Prometheus.
+//! Metrics of drives, pollers and tenants, as text for Prometheus.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `reading` | [`Reading`]: what is told, as plain values that whoever serves it fills in |
-//! | `families` | metrics with one value for each drive, poller or tenant: tables of names, meanings and where the value is |
+//! | `reading` | [`Reading`]: the values, filled in by the daemon |
+//! | `families` | metrics with one value per drive, poller or tenant: tables of names, meanings and sources |
 //! | `labelled` | metrics with more labels: directions, HWQs, queues, blame, operations |
 //!
-//! Names, units and meanings stand here and in [`policy`] (its figures) alone; `docs/METRICS.md` lists them, and a test
-//! holds that list to what is rendered.
+//! Names, units and meanings are defined here and in [`policy`] (its figures) only. `docs/METRICS.md` lists them, and a
+//! test checks that list.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! The page that answers "who is hurting whom, now?": HTML, style and script in one answer, which asks for the figures
-//! itself (`GET /live`). Nothing of it is anybody's secret.
+//! The web page that shows which tenants harm others: HTML, style and script in one answer.
+//!
+//! It requests its figures itself (`GET /live`), and contains no secrets.
 
 #![forbid(unsafe_code)]
 

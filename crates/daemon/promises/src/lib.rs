@@ -1,18 +1,18 @@
-//! What follows from a configuration for promises: the demands that the planner is asked about, and which promises are
-//! admitted.
+//! Checks a configuration's promises with the planner, and decides which are admitted.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `drive_profile` | the drive that a file names |
-//! | `planning` | what the planner is asked: site, policy, tenants with their demands |
+//! | `drive_profile` | the drive profile that a file names |
+//! | `planning` | the planner's input: site, policy, tenants with their loads |
 //! | `judged` | all promises of a question, and the targets that would be accepted |
-//! | `admission` | which promises can be kept, before anybody is served |
-//! | `standing` | what was promised before, and what of it a change makes worse |
-//! | `placing` | on which drive a tenant goes that names none |
-//! | `ready` | all drives of a file, from their text to what is said before anybody is served |
-//! | `words` | demands and changes as an operator says them |
+//! | `admission` | which promises can be kept, before any tenant is served |
+//! | `standing` | earlier promises, and those that a change makes worse |
+//! | `placing` | choosing the drive of a tenant that names none |
+//! | `ready` | all drives of a file, from their text to the messages before the start |
+//! | `words` | loads and changes in an operator's words |
 //!
-//! Pure, but for [`drive_profile::load`], which reads a profile's file, and [`ready::prepare`], which looks at drives.
+//! Pure, except for [`drive_profile::load`], which reads a profile's file, and [`ready::prepare`], which looks at
+//! drives.
 //! The daemon and the command line share it, so that `evenkeel check` and `evenkeel plan` say what the daemon will do.
 
 #![forbid(unsafe_code)]

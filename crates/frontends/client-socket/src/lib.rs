@@ -1,23 +1,25 @@
-//! A device on a Unix socket, served for one client at a time: what the vfio-user and the vhost-user server share
-//! below their protocols.
+//! A device on a Unix socket, with one client at a time: the part that all socket servers share.
+//!
+//! The vfio-user and vhost-user servers build on it.
 //!
 //! A [`Server`] is a listening socket with a thread. The thread accepts a client, reads exactly what its next message
-//! needs, has the [`Protocol`] do what the message asks for, and sends the replies; meanwhile it refuses other clients,
-//! and obeys what other threads ask through the [`Session`].
+//! needs, passes the message to the [`Protocol`], and sends the replies. Meanwhile it refuses other clients, and obeys
+//! orders of other threads through the [`Session`].
 //!
-//! # What a client can make wait
+//! # What a client can block
 //!
-//! Its own thread: with a file that is slow to map, with a request that waits for a poller. No other thread waits for
-//! that one: orders to it are stored and a [`Waker`] rung, and a server that is dropped leaves its thread behind rather
-//! than wait for it longer than a second. What waits *for* a client is bounded: bytes of replies, descriptors, log
-//! lines, and 5 s of silence in the middle of a message or with replies unread. A descriptor that can't be closed
-//! without asking somebody (a file on a FUSE mount) never comes here:
-//! see [`gate`].
+//! Only its own thread: by a file that is slow to map, or by a request that waits for a poller. No other thread waits
+//! for that thread. Orders to it are stored and a [`Waker`] rung. A server that is dropped waits a second for its
+//! thread at most, then leaves it behind.
 //!
-//! # Why a thread for each device
+//! What waits *for* a client is bounded: bytes of replies, descriptors, log lines, and 5 s of silence in the middle of
+//! a message or with replies unread. A descriptor whose closing may block (a file on a FUSE mount) never gets here: see
+//! [`gate`].
 //!
-//! And not one that accepts for all devices and starts a thread for each client: see the figures in
-//! `docs/decisions/0012-a-control-thread-per-device.md`.
+//! # Why one thread per device
+//!
+//! The alternative is one thread that accepts for all devices and starts a thread per client.
+//! `docs/decisions/0012-a-control-thread-per-device.md` has the figures.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]

@@ -1,10 +1,10 @@
-//! Eventfds that a client gave: whether they are some, and how to signal one without being held up.
+//! Eventfds that a client sent: checks that they are eventfds, and signals them without blocking.
 //!
-//! A write to an eventfd whose counter is full waits until somebody reads it, unless the descriptor is non-blocking. We
-//! make it so; but the client has the same file description, and can take the flag away and fill the counter between
-//! any two of our system calls. So nothing is asked beforehand: a thread says that it is in a write, and a
-//! [watchdog](start_watchdog) interrupts the one that stays there for more than a millisecond. That eventfd is not
-//! written to again.
+//! A write to an eventfd with a full counter blocks until someone reads it, unless the descriptor is non-blocking. The
+//! daemon sets that flag. But the client shares the open file description: it can clear the flag and fill the counter
+//! between any two system calls. So a check beforehand is useless. Instead a thread marks that it is in a write, and a
+//! [watchdog](start_watchdog) interrupts a write that takes more than a millisecond. That eventfd is not written to
+//! again.
 
 #![allow(clippy::disallowed_methods, reason = "the watchdog is a thread that looks from time to time")]
 

@@ -1,8 +1,9 @@
-//! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with 0
-//! to 32 namespaces and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
-//! it feeds it register accesses and DMA maps, and a poller pulls commands out of it
-//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`; under weighted or deficit round
-//! robin VQ 1 is all I/O queues, and `turns` picks).
+//! A virtual NVMe controller with 0 to 32 namespaces and up to 64 I/O queue pairs.
+//!
+//! It follows NVM Express Base 2.0, NVM Command Set 1.0 and PCIe Transport 1.0. It has no socket, thread, clock or
+//! device: its user feeds it register accesses and DMA maps, and a poller pulls commands out of it. Its
+//! [`io_model::Source`] has the submission queue with identifier `n` as VQ `n`. Under weighted or deficit round robin,
+//! VQ 1 is all I/O queues, and `turns` picks one.
 //!
 //! A command's way:
 //!
@@ -22,9 +23,9 @@
 //! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
 //! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
-//! `journal` keeps what must outlive the process, `state` is what is in it of everything but I/O commands, and
-//! `takeover` goes on from there, in another process. A controller may be in `parts`, one for each of several pollers.
-//! Namespaces come, grow and go while it runs (`attach`).
+//! `journal` keeps the state that must outlive the process. `state` is the part of it that is not about I/O commands.
+//! `takeover` resumes from it in another process. A controller may be in `parts`, one per poller. Namespaces can be
+//! attached, grow and be detached while it runs (`attach`).
 //!
 //! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware

@@ -1,4 +1,4 @@
-//! Wire layouts of NVMe: what a host and a controller agree on, and nothing that either does with it.
+//! Wire formats of NVMe: structures and constants, without behaviour.
 //!
 //! Sources, cited as *Base* (NVM Express Base Specification 2.0), *NVM* (NVM Command Set Specification
 //! 1.0) and *PCIe* (NVMe over PCIe Transport Specification 1.0), by section.

@@ -1,17 +1,20 @@
-//! A block device of the host's, served through Linux' ublk driver: `/dev/ublkbN`, for containers and host processes.
+//! A block device of the host, served through Linux' ublk driver.
 //!
-//! The driver puts each request into memory that we map, and wakes a command that waits in a ring of ours; we answer by
-//! a command that also waits for the next one. Between the two a request is ours: it waits in its queue until the
-//! policy lets the poller take it. The kernel copies its data once, to or from a buffer of ours that stays: so back
-//! ends that must know where data may lie are told once. Why so: `docs/decisions/0019-ublk.md`.
+//! Containers and host processes use it as `/dev/ublkbN`.
+//!
+//! The driver puts each request into memory that the daemon maps, and completes a command that waits in the daemon's
+//! ring. The daemon answers with a command that also waits for the next request. In between, the request waits in its
+//! queue until the policy lets the poller take it. The kernel copies its data once, to or from a permanent buffer of
+//! the daemon. So a back end that must know data addresses needs to be told only once. `docs/decisions/0019-ublk.md`
+//! says why.
 //!
 //! - `spec`: the driver's interface, `include/uapi/linux/ublk_cmd.h`;
-//! - `shape`: what a device is like; `request`: what a descriptor asks for, checked;
+//! - `shape`: a device's parameters; `request`: a checked request from a descriptor;
 //! - `queue`: one queue's requests, over any [`Kernel`]; `ring`: the real one *(unsafe)*;
 //! - `queues`: the [`Source`](io_model::Source) of them;
 //! - `control`: commands to `/dev/ublk-control`, which take CAP_SYS_ADMIN *(unsafe)*;
-//! - `helper`, `server`: the two ends of the process that has that right, and makes, starts and deletes devices for the
-//!   daemon, which has not; `message`: what they say to each other.
+//! - `helper`, `server`: both ends of the privileged process that creates, starts and deletes devices for the
+//!   unprivileged daemon; `message`: their messages.
 //!
 //! Not implemented: zero copy (Linux 6.15) and automatic buffer registration (6.16), zoned devices, devices of
 //! unprivileged users (the driver gives them no recovery), growing a device that is there (6.16).

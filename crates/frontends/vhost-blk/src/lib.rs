@@ -1,18 +1,19 @@
-//! A virtio-blk disk over split virtqueues (Virtual I/O Device 1.2, 2.7 and 5.2), with the log of requests in
-//! flight that vhost-user defines, so that it survives its own death. It knows no socket, thread, clock or
-//! drive: whoever wires it hands it memory, rings and event descriptors, and a poller pulls commands out of it
-//! ([`io_model::Source`], where virtqueue `n` is VQ `n + 1`, or three VQs where requests go by priority).
+//! A virtio-blk disk over split virtqueues (Virtual I/O Device 1.2, 2.7 and 5.2).
+//!
+//! It keeps vhost-user's log of requests in flight, so that it survives its own death. It has no socket, thread, clock
+//! or drive: its user gives it memory, rings and event descriptors, and a poller pulls commands out of it. Its
+//! [`io_model::Source`] has virtqueue `n` as VQ `n + 1`, or as three VQs where requests go by priority.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `config`, `disk` | [`DiskConfig`], [`Disk`]: what all threads of a tenant share: features, configuration space, write cache |
+//! | `config`, `disk` | [`DiskConfig`], [`Disk`]: the part that all threads of a tenant share: features, configuration space, write cache |
 //! | `queues`, `source` | [`Queues`]: some of the disk's virtqueues and guest memory, owned by one poller |
 //! | `queue` | one virtqueue: its ring, its requests in flight, its log, its event descriptors |
-//! | `lanes` | requests by the priority that each carries |
+//! | `lanes` | requests by their own priority |
 //! | `ring` | the three parts of a split ring; notifications both ways |
 //! | `chain` | a walk over one request's descriptors, indirect ones too |
-//! | `request` | what a request means, checked |
-//! | `inflight` | the log in memory that the VMM keeps for us, and recovery from it |
+//! | `request` | a request's meaning, checked |
+//! | `inflight` | the log in memory that the VMM keeps for the daemon, and recovery from it |
 //!
 //! A request's way:
 //!

@@ -1,8 +1,7 @@
 //! A vhost-user server (the protocol's back end): devices on Unix sockets, one client each.
 //!
-//! The protocol is that of QEMU's `docs/interop/vhost-user.rst`; QEMU, libblkio and the `vhost` crate are
-//! its clients (its front ends). The crate knows queues and memory, and nothing of what a device does with
-//! them.
+//! The protocol is that of QEMU's `docs/interop/vhost-user.rst`; QEMU, libblkio and the `vhost` crate are its clients
+//! (its front ends). This crate manages queues and memory, but does not know what kind of device it serves.
 //!
 //! # A message's way
 //!
@@ -22,9 +21,9 @@
 //!   Connection::output ─▶ client's socket
 //! ```
 //!
-//! [`Connection`] does no I/O of its own: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its
-//! socket with a thread of its own, so that a device may wait for its queues' threads, and a client that
-//! stops in the middle of a message keeps nobody else from anything.
+//! [`Connection`] does no I/O of its own: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its socket with
+//! a thread of its own. So a device may wait for its queues' threads, and a client that stops in the middle of a
+//! message blocks no other client.
 //!
 //! # What a hostile client can do
 //!

@@ -6,13 +6,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | `clock`, `rig` | the measuring loop: bursts, closed loops, lone commands |
-//! | `session` | the stages in their order; each leaves its part of what was [`Seen`] |
+//! | `session` | the stages in order; each adds its part to [`Seen`] |
 //! | `read_stages`, `window_stages`, `write_stages`, `cells` | the stages |
 //! | `estimate` | medians, confidence intervals |
-//! | `fit`, `fit_writes` | from what was seen to a [`Profile`](ssd_model::Profile), each parameter with its [`Source`] |
+//! | `fit`, `fit_writes` | turn the measurements into a [`Profile`](ssd_model::Profile), each parameter with its [`Source`] |
 //! | `model`, `judge` | the same loads on the fitted profile: how well it predicts |
 //!
-//! Each parameter has an experiment in which it alone decides:
+//! Each parameter has an experiment that depends on it alone:
 //!
 //! - two reads at once collide, or not: stripe, units (addresses none of which collide with another), channels;
 //! - many reads of one address: a unit's time; of one stripe by size: `further_ns`;
@@ -22,7 +22,7 @@
 //! - lone writes and bursts: acknowledgement and link; reads beside writes: what writes occupy;
 //! - writes that go on: drain rate and buffer.
 //!
-//! Times are the back end's: less what the measuring loop itself takes ([`Facts::own_ns`]), no more.
+//! Times are those of the back end: the measuring loop's own time ([`Facts::own_ns`]) is subtracted.
 //!
 //! Not implemented: garbage collection (it would need hours of overwriting), arbitration other than round robin (a back
 //! end can't choose classes), read caches, buffers beyond 1 GiB.

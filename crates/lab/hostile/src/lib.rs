@@ -1,21 +1,20 @@
-//! Attackers over real sockets against a real `evenkeeld`, and victims that verify their data and are measured
-//! meanwhile.
+//! Attacks a real `evenkeeld` over real sockets, while victims verify their data and are measured.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`host`] | [`Host`](host::Host), [`Daemon`](host::Daemon): a directory, a configuration with victims and attackers, the process |
 //! | [`victim`] | [`Victim`](victim::Victim): verified reads and writes of one tenant, over restarts of the daemon if need be |
 //! | `vm` | a victim whose virtqueue outlives the daemon |
-//! | [`watch`] | who asks the control socket, and who attaches anew, all the time |
+//! | [`watch`] | asks the control socket and attaches new clients all the time |
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |
-//! | [`changes`] | disks, namespaces, drives and policies that come, change and go at random while others are verified, and kills |
-//! | [`nvme`], [`virtio`] | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
+//! | [`changes`] | adds, changes and removes disks, namespaces, drives and policies at random, and kills the daemon, while victims verify |
+//! | [`nvme`], [`virtio`] | clients that send anything: vfio-user and NVMe, vhost-user and virtqueues |
 //! | `fuse` | a file whose file system never answers |
 //!
-//! An attacker holds what it attacks with (descriptors, mounts, connections) until it is told to stop: what the daemon
-//! does meanwhile, ending included, it does under attack.
+//! An attacker holds its means (descriptors, mounts, connections) until it is told to stop. So all that the daemon does
+//! meanwhile, ending included, it does under attack.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "it measures real processes, and waits for them")]

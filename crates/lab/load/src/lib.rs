@@ -1,4 +1,4 @@
-//! A load generator: fio-style jobs over a real NVMe or virtio-blk client, and the engine behind `evenkeel load`.
+//! A load generator: fio-style jobs over a real NVMe or virtio-blk client. `evenkeel load` uses it.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -8,8 +8,8 @@
 //! | `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
 //! | [`verify`] | stamped blocks: finds corrupt, stale and misplaced data |
 //! | [`job`] | [`Job`]: one queue's work, as calls of `step(now)`; no thread, no clock |
-//! | [`disk`] | [`Disk`](disk::Disk): what a job needs of whatever carries its commands |
-//! | `nvme`, `vhost`, `attach` | that over vfio-user, over vhost-user-blk, over either |
+//! | [`disk`] | [`Disk`](disk::Disk): what a job needs of the transport |
+//! | `nvme`, `vhost`, `attach` | the transports: vfio-user, vhost-user-blk, or either |
 //! | [`stats`] | counts and latency histograms, per interval and summed |
 //! | [`runner`] | threads, the clock, live samples, stopping, noticing that a device is gone |
 //! | [`report`] | JSON with fio's field names, and a table |

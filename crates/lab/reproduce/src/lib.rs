@@ -1,16 +1,16 @@
-//! The papers' experiments, repeated in the simulator, and the report that compares.
+//! Repeats the papers' experiments in the simulator, and reports how the results compare.
 //!
-//! [`run`] runs the experiments of some papers on all cores and returns a [`report::Report`];
-//! [`report::Output`] writes that as a page, as JSON and as CSV. One seed, one report,
-//! byte for byte: nothing in it depends on the machine, the number of cores or the time of day.
+//! [`run`] runs the experiments of some papers on all cores and returns a [`report::Report`]. [`report::Output`] writes
+//! it as a page, as JSON and as CSV. A seed determines the report byte for byte: it does not depend on the machine, the
+//! number of cores or the time of day.
 //!
 //! - `papers`: per paper, the printed numbers (`printed.rs`) and the experiments;
 //! - `runner`: many simulation runs on a few threads, with the same result as on one;
-//! - [`qos`]: the arbitration paper's cases, for who measures them on something else than the simulator;
+//! - [`qos`]: the arbitration paper's cases, to measure elsewhere than in the simulator;
 //! - [`report`]: figures, criteria, verdicts, plots, and the three files.
 //!
-//! One profile per drive and one table of host costs serve all figures; an experiment chooses among them and
-//! may not tune them.
+//! All figures use one profile per drive and one table of host costs. An experiment chooses among them and may not tune
+//! them.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The file of a simulation: drive, host, policies, tenants with workloads, faults.
+//! The scenario file of a simulation: drive, host, policies, tenants with workloads, faults.
 //!
-//! [`Scenario::load`] reports every problem with its line and its remedy, as for the daemon's file, with which it
-//! shares sections ([`config::reading`]). It looks at nothing else: traces and drive profiles are paths here.
+//! [`Scenario::load`] reports every problem with its line and its remedy, like the daemon's file, with which it shares
+//! sections ([`config::reading`]). It reads no other file: traces and drive profiles are only paths here.
 //!
 //! | module | |
 //! | --- | --- |

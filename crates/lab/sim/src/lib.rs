@@ -1,29 +1,29 @@
-//! The daemon's own pollers and policies in virtual time: try a promise before making it.
+//! Runs the daemon's pollers and policies in virtual time: try a promise before making it.
 //!
-//! [`run`] plays a [`Scenario`] and returns a [`Report`]. Same scenario and seed, same report, to the last bit.
-//! The pollers ([`poller::Poller::step`]) and the policies are those of the daemon; the drive is `ssd-model`, as behind
-//! the daemon's `model` back end. What the simulator adds is the rest of the host: guests with vCPUs that do one
-//! thing at a time, the time that a poller spends per command, and event loops that sleep.
+//! [`run`] runs a [`Scenario`] and returns a [`Report`]. The same scenario and seed give the same report, to the last
+//! bit. The pollers ([`poller::Poller::step`]) and the policies are the daemon's own. The drive is `ssd-model`, as
+//! behind the daemon's `model` back end. The simulator adds the rest of the host: guests with vCPUs that do one thing
+//! at a time, the time that a poller spends per command, and event loops that sleep.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `scenario` | what is simulated |
-//! | `workload`, `job` | what applications ask for |
-//! | `host` | costs per command; who shares a poller |
+//! | `scenario` | the input |
+//! | `workload`, `job` | the applications' loads |
+//! | `host` | costs per command; which tenants share a poller |
 //! | `lock` | locks that CPUs wait for |
 //! | `guest` | vCPUs: submissions, interrupts, completions |
 //! | `port` | the queues between a guest and its poller: an `io_model::Source` |
-//! | `observed` | the port's source where its disk lies, with the ledger listening |
+//! | `observed` | the port's source placed on the drive, observed by the ledger |
 //! | `disks` | the daemon's layout, and the wiper's work |
 //! | `device` | the drive and its faults: an `io_model::Backend` |
 //! | `engine` | the event loop |
-//! | `measure`, `report` | what was seen |
-//! | `check` | what must be true in every run |
+//! | `measure`, `report` | measurements and the output |
+//! | `check` | invariants of every run |
 //! | `sweep` | whole scenarios from seeds; broken policies and parts (`sabotage`) that the checks must catch |
 //!
-//! A poll iteration that finds nothing is never simulated: a poller steps when something happened that it would see.
-//! Within a step its operations take their time one after another; what it kicks reaches the drive, and what
-//! it announces reaches the guest, when it would have got there.
+//! A poll iteration that finds nothing is not simulated: a poller steps when something happened that it would see.
+//! Within a step, operations take their time one after another. Submissions reach the drive, and notifications reach
+//! the guest, at the time at which they would have.
 //!
 //! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs with anything but a thread of their
 //! own queue.
