@@ -1,4 +1,4 @@
-//! `evenkeel apply` and `evenkeel export`: the configuration file of a daemon that runs.
+//! `evenkeel apply` and `evenkeel export`: the configuration file of a running daemon.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use io_model::units::Size;
 
 use crate::disk::{Daemon, print};
 
-/// Serve what a configuration file declares, without a restart: shows what differs and asks before anything is done.
-/// Disks that `evenkeel disk create` made stay as they are.
+/// Apply a configuration file to the running daemon, without a restart. Shows what will change and asks first. Disks
+/// made by `evenkeel disk create` stay as they are.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Don't ask, not even before tenants that left the file are deleted with all their data
+    /// Don't ask, not even before deleting the disks, with all their data, of tenants that left the file
     #[arg(long)]
     yes: bool,
 
-    /// Only show what would be done
+    /// Only show what would change
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
 
@@ -32,7 +32,7 @@ pub struct Args {
 /// Runs `evenkeel apply`.
 ///
 /// # Errors
-/// What is wrong with the file; there is no daemon, or it refused.
+/// The file is wrong, there is no daemon, or it refused.
 pub fn run(args: &Args) -> Result<()> {
     let text = read_text(&args.config, "a configuration file")?;
     let asked = Apply { file: args.config.display().to_string(), text, dry_run: !args.yes, agreed: None };
@@ -62,7 +62,7 @@ fn has_work(applied: &Applied) -> bool {
     applied.steps.iter().any(|step| step.action != Action::Later)
 }
 
-/// Asks whoever sits there.
+/// Asks the user on the terminal.
 fn is_confirmed(applied: &Applied) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
@@ -93,7 +93,7 @@ fn show(args: &Args, applied: &Applied) -> Result<()> {
     Ok(())
 }
 
-/// A line for each key that differs.
+/// The plan: one line per key that differs.
 fn plan(applied: &Applied) -> String {
     let line = |step: &Step| {
         let of = step.tenant.as_deref().unwrap_or("the daemon");
@@ -107,7 +107,7 @@ fn plan(applied: &Applied) -> String {
     applied.steps.iter().map(line).collect()
 }
 
-/// Print the configuration of a running daemon, with the disks that were made since, as one file.
+/// Print the configuration of the running daemon as one file, including the disks created since it started.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
     #[command(flatten)]

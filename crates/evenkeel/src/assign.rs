@@ -1,4 +1,4 @@
-//! `evenkeel drive assign` and `return`: a whole drive for a VM, and back, wiped.
+//! `evenkeel drive assign` and `return`: gives a whole drive to a VM, and takes it back and wipes it.
 
 use anyhow::Result;
 use api::Problem;
@@ -10,7 +10,7 @@ use crate::disk::{Progress, is_typed};
 use crate::erase::Eraser;
 use crate::host::{self, problem, say};
 
-/// Which drive.
+/// The drive to assign.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AssignArgs {
     #[command(flatten)]
@@ -21,36 +21,36 @@ pub(crate) struct AssignArgs {
     json: bool,
 }
 
-/// Which drive, and what becomes of it.
+/// The drive to take back, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReturnArgs {
-    /// Its PCI address, such as 0000:03:00.0 (`evenkeel drive list` has them)
+    /// PCI address of the drive, such as 0000:03:00.0 (see `evenkeel drive list`)
     address: PciAddress,
 
     /// Don't ask
     #[arg(long)]
     yes: bool,
 
-    /// Don't wipe a drive that is not there any more, but forget that a VM had it
+    /// For a drive that is no longer there: don't wipe it, only forget that a VM had it
     #[arg(long, conflicts_with = "yes")]
     forget: bool,
 }
 
-/// How a VM gets it.
+/// How to give the drive to a VM.
 #[derive(Serialize)]
 struct Assigned {
     address: String,
     iommu_group: Option<String>,
-    /// Arguments of QEMU.
+    /// QEMU's arguments.
     qemu: Vec<String>,
-    /// A device of a libvirt domain.
+    /// The device for a libvirt domain.
     libvirt: String,
 }
 
 impl Assigned {
     fn new(address: PciAddress, iommu_group: Option<String>) -> Self {
         let text = address.to_string();
-        // Domains of more than four digits are there, too (VMD).
+        // PCI domains of more than four digits exist, too (VMD).
         let mut parts = text.split([':', '.']);
         let mut next = || parts.next().unwrap_or_default();
         let (domain, bus, slot, function) = (next(), next(), next(), next());
@@ -92,7 +92,7 @@ pub(crate) fn assign(args: &AssignArgs) -> Result<()> {
 /// Runs `evenkeel drive return`.
 ///
 /// # Errors
-/// See [`Host::take_back`]; or it was not confirmed, or the drive can't be erased. It is assigned still.
+/// See [`Host::take_back`]. Or it was not confirmed, or the drive can't be erased. The drive is then still assigned.
 pub(crate) fn take_back(args: &ReturnArgs) -> Result<()> {
     let ReturnArgs { address, yes, forget } = *args;
     let host = Host::this();

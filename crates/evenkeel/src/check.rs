@@ -8,8 +8,9 @@ use config::{AssignedDrive, Drives};
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
-/// Check a configuration: report every problem, or show what `serve` would do. Changes nothing. Promises that can't be
-/// kept are shown with everything else, and the exit status is 2 unless they are overcommitted.
+/// Check a configuration file: report every problem, or show what `serve` would do. Changes nothing.
+///
+/// Also shows promises that can't be kept. The exit status is then 2, unless the tenants are overcommitted.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -24,7 +25,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Checked {
     drives: Vec<DriveReport>,
-    /// Those that VMs have as a whole.
+    /// The drives that are assigned to VMs as a whole.
     assigned: Vec<AssignedDrive>,
 }
 

@@ -1,8 +1,8 @@
-//! `evenkeel demo`: a promise, kept or not, in less than a minute.
+//! `evenkeel demo`: shows a promise being kept, or not, in less than a minute.
 //!
-//! Each phase starts a daemon of its own (this same program's `serve`) on the drive model, attaches tenants
-//! through their sockets, and measures what the guaranteed one sees: alone, beside noisy neighbours under
-//! `passthrough`, and beside the same neighbours under `lpns` and `evenkeel`. Latencies are the clients' own.
+//! Each phase starts its own daemon (`serve` of this program) on the drive model and attaches tenants through their
+//! sockets. It then measures the guaranteed tenant alone, beside noisy neighbours under `passthrough`, and beside them
+//! under `lpns` and `evenkeel`. Latencies are measured by the clients.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -20,28 +20,29 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::serving::Serving;
 use crate::table;
 
-/// The guaranteed tenant.
+/// The guaranteed tenant's name.
 const DB: &str = "db";
 /// Its neighbours.
 const NOISY: [&str; 3] = ["noisy-1", "noisy-2", "noisy-3"];
 
-/// Whether there are neighbours, and under which policy.
+/// Per phase: whether there are neighbours, and the policy.
 const PHASES: [(&str, &str); 4] =
     [("alone", "passthrough"), ("contended", "passthrough"), ("contended", "lpns"), ("contended", "evenkeel")];
 
-/// Show a latency promise being kept: a guaranteed tenant on a modelled drive, alone, then beside three noisy
-/// neighbours without and with a policy. Needs no root, no VM and no drive.
+/// Show a latency promise being kept, in less than a minute. Needs no root, no VM and no drive.
+///
+/// A guaranteed tenant runs on a modelled drive: alone, then beside three noisy neighbours, without and with a policy.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print the figures as JSON instead of a table.
     #[arg(long)]
     json: bool,
 
-    /// Seconds of each of the four phases, 1 to 600.
+    /// Seconds per phase, 1 to 600. There are four phases
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
 
-    /// The promise to the guaranteed tenant, microseconds at the 99th percentile.
+    /// The latency promised to the guaranteed tenant, in microseconds, for 99 % of its commands
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(20..=100_000))]
     target_us: u64,
@@ -73,7 +74,7 @@ struct Row {
     p999_us: f64,
     bound_us: Option<f64>,
     violations: Option<u64>,
-    /// Whether the 99th percentile met the target; none without one.
+    /// Whether the 99th percentile met the target. `None`: there is no target.
     kept: Option<bool>,
 }
 
@@ -186,9 +187,9 @@ fn cores() -> usize {
 }
 
 fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
-    // A poller for the guaranteed tenant, one for the rest, and two clients want four cores.
+    // One poller for the guaranteed tenant, one for the others, and two clients need four cores.
     let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
-    // The plan says beforehand which of the phases break the promise; here that is to be seen.
+    // The plan normally refuses phases that break the promise; here they must run.
     let mut text = format!(
         "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
          profile = \"p5800x\"\nsize = \"4GiB\"\n\
@@ -202,7 +203,7 @@ fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     text
 }
 
-/// A line that is rewritten each second, or nothing where it would only clutter a log.
+/// A progress line, rewritten each second. Nothing if standard error is not a terminal.
 struct Progress {
     label: String,
     seconds: u64,

@@ -1,4 +1,4 @@
-//! `evenkeel disk`: disks that come and change while the daemon runs.
+//! `evenkeel disk`: disks that are created and changed while the daemon runs.
 
 mod listing;
 mod options;
@@ -18,16 +18,16 @@ use self::listing::{disks, one};
 use self::options::in_options;
 use crate::table;
 
-/// How often something that takes its time is looked at.
+/// How often the progress of a slow operation is checked.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
-/// Where a daemon answers unless its configuration says something else.
+/// The daemon's default API socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
 
-/// Where the daemon answers.
+/// How to reach the daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Daemon {
-    /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
+    /// The daemon's API socket: `api.sock` in the `runtime_dir` of its configuration.
     #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
 
@@ -36,14 +36,14 @@ pub(crate) struct Daemon {
     pub(crate) json: bool,
 }
 
-/// Where the daemon tells what tenants get: beside its API socket.
+/// How to reach the daemon's socket for figures, which is beside its API socket.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Figures {
-    /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
+    /// The daemon's API socket: `api.sock` in the `runtime_dir` of its configuration.
     #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
 
-    /// Where the daemon keeps its sockets (that `runtime_dir`), instead.
+    /// The `runtime_dir` of the daemon's configuration, instead of --socket.
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ impl Figures {
     }
 }
 
-/// Make, list and change disks of a running daemon.
+/// Create, list, change and delete disks of a running daemon.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -65,96 +65,96 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a disk; once this returns a VMM can attach it, or it is being zeroed.
+    /// Create a disk. A VMM can attach it when the command returns, or as soon as the disk is zeroed.
     Create(Box<Create>),
-    /// List all disks, or some.
+    /// List disks.
     List(listing::Args),
     /// Show one disk.
     Show {
-        /// Its name.
+        /// Name of the disk.
         name: String,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Change what a disk is promised and held to, while it is in use, or how it is reached, while it is not.
+    /// Change a disk's promise, weight and limits while it is in use, or its front end while no client is attached.
     Set(Box<Set>),
-    /// Make a disk larger, while it is in use: its guest sees it at once, or when what is new is zeroed.
+    /// Make a disk larger while it is in use. The guest sees the new size once the added range is zeroed.
     Grow {
-        /// Its name.
+        /// Name of the disk.
         name: String,
 
-        /// What it is to have, such as 32GiB
+        /// The new size, such as 32GiB
         #[arg(long)]
         size: String,
 
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Attach a namespace to one more tenant: its guest sees it at once, without a hotplug slot.
+    /// Attach a namespace to an NVMe tenant. The guest sees it at once, without a hotplug slot.
     Attach {
-        /// The namespace: a disk that was made with --attach, or a namespace section of the configuration.
+        /// Name of the namespace: a disk made with --attach, or from a namespace section of the configuration.
         name: String,
 
-        /// The NVMe tenant whose controller is to have it
+        /// The NVMe tenant to attach it to
         #[arg(long, value_name = "TENANT")]
         to: String,
 
-        /// Its guest can't write to it
+        /// Don't let the tenant's guest write to it
         #[arg(long)]
         read_only: bool,
 
-        /// Several tenants may write to it: they agree on who writes where
+        /// Let several tenants write to it. They must agree on who writes where
         #[arg(long)]
         shared: bool,
 
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Detach a namespace from a tenant, once what is in flight of it there has ended; its data stays.
+    /// Detach a namespace from a tenant, once the tenant has no command in flight to it. The data stays.
     Detach {
-        /// The namespace.
+        /// Name of the namespace.
         name: String,
 
-        /// The tenant whose controller has it
+        /// The tenant to detach it from
         #[arg(long, value_name = "TENANT")]
         from: String,
 
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Delete a disk and all its data; its room is free once it is overwritten.
+    /// Delete a disk and all its data. Its space becomes free once the data is overwritten.
     Delete(Delete),
 }
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// 1 to 63 of a-z, 0-9, _ and -
+    /// Name: 1 to 63 characters of a-z, 0-9, _ and -
     name: String,
 
-    /// A multiple of 4096 bytes, such as 16GiB
+    /// Size, a multiple of 4096 bytes, such as 16GiB
     #[arg(long)]
     size: String,
 
-    /// The drive that it is to be on [default: where its promise and all others hold, and the least is left over]
+    /// Drive to create it on [default: one where all promises hold; of several, the one with the least space left]
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 
     #[command(flatten)]
     terms: Terms,
 
-    /// Bytes of a block: 512 or 4096 [default: 512, or what the drive has at least]
+    /// Block size in bytes: 512 or 4096 [default: 512, or the drive's own if that is larger]
     #[arg(long, value_name = "BYTES")]
     lba_size: Option<u32>,
 
-    /// An NVMe tenant: the disk is a namespace of its controller, and has no socket
+    /// Create a namespace in the controller of this NVMe tenant, without a socket of its own
     #[arg(long, value_name = "TENANT")]
     attach: Option<String>,
 
-    /// The namespace's identifier, 2 to 32 [default: the lowest that is free on that controller]
+    /// Identifier of the namespace, 2 to 32 [default: the lowest that is free on the controller]
     #[arg(long, value_name = "N", requires = "attach")]
     nsid: Option<u32>,
 
-    /// Return only once its guest can have it
+    /// Wait until a client can attach the disk
     #[arg(long)]
     wait: bool,
 
@@ -167,7 +167,7 @@ struct Create {
 
 #[derive(Debug, clap::Args)]
 struct Set {
-    /// Its name.
+    /// Name of the disk.
     name: String,
 
     #[command(flatten)]
@@ -182,22 +182,22 @@ struct Set {
 
 #[derive(Debug, clap::Args)]
 struct Delete {
-    /// Its name, or that of a tenant that the configuration doesn't name any more.
+    /// Name of the disk, or of a tenant that is no longer in the configuration.
     name: String,
 
     /// Don't ask
     #[arg(long)]
     yes: bool,
 
-    /// Even if a client is attached: its connection ends; and a namespace even if it is attached to tenants
+    /// Delete it even if a client is attached, whose connection then ends. Detach a namespace from its tenants
     #[arg(long)]
     force: bool,
 
-    /// How to overwrite it: once with zeros, or with ones, random numbers and zeros, each read back
+    /// How to overwrite the data: once with zeros, or with ones, random numbers and zeros, reading each back
     #[arg(long, value_enum, default_value = "zeros")]
     wipe: WipeMethod,
 
-    /// Return only once its room is free
+    /// Wait until its space is free
     #[arg(long)]
     wait: bool,
 
@@ -211,62 +211,62 @@ enum WipeMethod {
     ThreePasses,
 }
 
-/// What a disk is promised and held to.
+/// The promise, weight and limits of a disk.
 #[derive(Debug, clap::Args)]
 struct Terms {
-    /// guaranteed or best-effort
+    /// Class: guaranteed or best-effort
     #[arg(long)]
     class: Option<String>,
 
-    /// The promise to a guaranteed disk, such as 50us
+    /// Latency promised to a guaranteed disk, such as 50us
     #[arg(long, value_name = "TIME")]
     latency_target: Option<String>,
 
-    /// The percentage of its commands that this is for, 50 to 99.9 [default: 99]
+    /// Percentage of commands that must meet the latency target, 50 to 99.9 [default: 99]
     #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     latency_percentile: Option<f64>,
 
-    /// What a best-effort disk gets at least while it asks for it, under evenkeel: commands per second, such as 20k
+    /// Commands per second that a best-effort disk gets at least, such as 20k. Only under the policy evenkeel
     #[arg(long, value_name = "RATE")]
     min_iops: Option<String>,
 
-    /// The same in bytes per second, such as 200MiB/s
+    /// Bytes per second that a best-effort disk gets at least, such as 200MiB/s. Only under the policy evenkeel
     #[arg(long, value_name = "RATE")]
     min_bandwidth: Option<String>,
 
-    /// The share of a best-effort disk, 1 to 10000
+    /// Weight of a best-effort disk, 1 to 10000
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
 
-    /// urgent, high, medium, low or client, under wrr and drr
+    /// Priority under the policies wrr and drr: urgent, high, medium, low or client
     #[arg(long)]
     priority: Option<String>,
 
-    /// Commands per second at most, such as 20k; none: no limit, of each of these
+    /// Limit of commands per second, such as 20k. With `disk set`, none removes this or another limit
     #[arg(long, value_name = "RATE")]
     rw_iops: Option<String>,
 
-    /// Reads per second at most
+    /// Limit of reads per second
     #[arg(long, value_name = "RATE")]
     r_iops: Option<String>,
 
-    /// Commands per second at most that are no reads
+    /// Limit of commands per second that are not reads
     #[arg(long, value_name = "RATE")]
     w_iops: Option<String>,
 
-    /// Bytes per second at most, such as 200MiB/s
+    /// Limit of bytes per second, such as 200MiB/s
     #[arg(long, value_name = "RATE")]
     rw_bandwidth: Option<String>,
 
-    /// Bytes per second read at most
+    /// Limit of bytes read per second
     #[arg(long, value_name = "RATE")]
     r_bandwidth: Option<String>,
 
-    /// Bytes per second written at most
+    /// Limit of bytes written per second
     #[arg(long, value_name = "RATE")]
     w_bandwidth: Option<String>,
 
-    /// For how long unused quota of these limits is kept, such as 2s
+    /// How long unused quota of these limits is kept, such as 2s
     #[arg(long, value_name = "TIME")]
     burst: Option<String>,
 
@@ -275,68 +275,68 @@ struct Terms {
     overcommit: Option<bool>,
 }
 
-/// How its guest reaches a disk. These change only while no client is attached.
+/// How a guest reaches its disk. These settings change only while no client is attached.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How it is reached (changes only while no client is attached)")]
 struct FrontEnd {
-    /// vfio-user, vhost-user-blk, or ublk: a block device of this host [default: vfio-user]
+    /// Front end: vfio-user (NVMe), vhost-user-blk (virtio) or ublk (a block device of this host) [default: vfio-user]
     #[arg(long)]
     frontend: Option<String>,
 
-    /// shared or own-poller [default: shared]
+    /// Poller threads: shared or own-poller [default: shared]
     #[arg(long)]
     isolation: Option<String>,
 
-    /// I/O queues offered, 1 to 64 [default: 64, of a block device 4]
+    /// Number of I/O queues, 1 to 64 [default: 64, with ublk 4]
     #[arg(long, value_name = "N")]
     queues: Option<u16>,
 
-    /// Requests of each queue of a block device at a time, 1 to 4096 [default: 128]
+    /// With ublk: requests per queue that the kernel hands over at a time, 1 to 4096 [default: 128]
     #[arg(long, value_name = "N")]
     queue_depth: Option<u16>,
 
-    /// A virtio disk, a block device or a new namespace that can't be written to
+    /// Don't let the guest write, for virtio and ublk disks and new namespaces
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     read_only: Option<bool>,
 
-    /// Of an NVMe controller: mapped or trapped [default: mapped]
+    /// How doorbells of an NVMe controller reach the daemon: mapped or trapped [default: mapped]
     #[arg(long)]
     doorbells: Option<String>,
 
-    /// Which threads serve it: shared, dedicated or per-queue [default: shared]
+    /// Threads that serve the queues: shared, dedicated or per-queue [default: shared]
     #[arg(long)]
     threads: Option<String>,
 
-    /// When a virtio disk's or block device's threads sleep: adaptive, polling or event [default: adaptive]
+    /// When the threads of a virtio or ublk disk sleep: adaptive, polling or event [default: adaptive]
     #[arg(long)]
     mode: Option<String>,
 
-    /// CPUs of its own threads, such as 2,3
+    /// CPUs for the disk's own threads, such as 2,3
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
 
-    /// Memory that its client may have mapped, such as 8GiB
+    /// Memory that the client may map, such as 8GiB
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<String>,
 
-    /// Pieces of memory that its client may have mapped, 4 to 4096
+    /// Number of memory regions that the client may map, 4 to 4096
     #[arg(long, value_name = "N")]
     max_maps: Option<u32>,
 
-    /// Who owns its socket
+    /// Owner of the socket
     #[arg(long, value_name = "USER")]
     socket_user: Option<String>,
 
-    /// The group of its socket
+    /// Group of the socket
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
 
-    /// 0600, 0660 or 0666
+    /// Permissions of the socket: 0600, 0660 or 0666
     #[arg(long, value_name = "MODE")]
     socket_mode: Option<String>,
 }
 
-/// Refused here: what is no number would not get into JSON, and so the daemon would not see it.
+/// Refused here, because JSON can't represent NaN or infinity and the daemon would not see them.
 fn percentile(text: &str) -> Result<f64, String> {
     let found = text.parse().ok().filter(|percent| Percentile::new(*percent).is_some());
     found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
@@ -429,7 +429,7 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Beside the answer, which may be for a program.
+/// On standard error: standard output may be read by a program.
 fn warn(disk: &Disk) {
     disk.warnings.iter().for_each(|warning| eprintln!("warning: {}: {warning}", disk.name));
 }
@@ -463,7 +463,7 @@ fn is_confirmed(daemon: &Rest, name: &str) -> Result<bool> {
     is_typed(name, &format!("Delete {name}{size} and all its data? Type its name: "))
 }
 
-/// Asks whoever sits there for a name.
+/// Asks the user on the terminal to type a name.
 pub(crate) fn is_typed(name: &str, question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
@@ -474,7 +474,7 @@ pub(crate) fn is_typed(name: &str, question: &str) -> Result<bool> {
     Ok(answer.trim() == name)
 }
 
-/// Until nothing of a deleted disk has to be overwritten any more.
+/// Waits until all data of a deleted disk is overwritten.
 fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
     let mut progress = Progress::new();
     loop {
@@ -491,7 +491,7 @@ fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
     }
 }
 
-/// Until all of a new disk is zeroed.
+/// Waits until a new disk is zeroed.
 fn wait_for_zeros(daemon: &Rest, mut disk: Disk) -> Result<Disk> {
     let mut progress = Progress::new();
     while disk.state == DiskState::Zeroing {
@@ -504,7 +504,7 @@ fn wait_for_zeros(daemon: &Rest, mut disk: Disk) -> Result<Disk> {
     Ok(disk)
 }
 
-/// One line on a terminal, and nothing elsewhere.
+/// A progress line on a terminal, nothing elsewhere.
 pub(crate) struct Progress {
     is_terminal: bool,
 }
@@ -516,7 +516,7 @@ impl Progress {
 
     pub(crate) fn show(&mut self, what: &str) {
         if self.is_terminal {
-            // Nobody to show it to.
+            // If standard error is gone, there is nobody to show it to.
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
         }
     }
@@ -526,7 +526,7 @@ impl Progress {
     }
 }
 
-/// How far an operation is, in words.
+/// An operation's progress, in words.
 fn far(operation: &Operation) -> String {
     let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left, .. } = operation;
     let percent = done_bytes * 100 / (*total_bytes).max(1);
@@ -536,7 +536,7 @@ fn far(operation: &Operation) -> String {
     format!("{kind} {disk}: {state}, {percent} % of {}{rate}{left}", Size(*total_bytes))
 }
 
-/// Show what goes on by itself: the wiping of what deleted disks left.
+/// Show background operations, such as overwriting deleted disks.
 #[derive(Debug, clap::Args)]
 pub struct OperationsArgs {
     #[command(flatten)]

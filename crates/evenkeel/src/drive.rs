@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use crate::disk::{DEFAULT_SOCKET, Daemon, print};
 use crate::{assign, host, sanitize, table};
 
-/// List, add and take away the drives of a running daemon; give the host's NVMe drives to user space and back.
+/// List, add and remove drives of a running daemon; give the host's NVMe drives to user space and back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -25,35 +25,35 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List all drives of the daemon, if there is one, and the host's NVMe controllers.
+    /// List the daemon's drives and the host's NVMe controllers. Works without a daemon, too.
     List(Daemon),
     /// Show one drive.
     Show {
-        /// Its name.
+        /// Name of the drive.
         name: String,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a drive. It is opened with your rights, and handed over; nobody else may use it.
+    /// Add a drive. It is opened with your rights and handed to the daemon. Nothing else may use it.
     Add(Box<Add>),
-    /// Take a drive away that was added, once nobody has anything on it.
+    /// Remove a drive that was added, once it has no disks.
     Remove {
-        /// Its name.
+        /// Name of the drive.
         name: String,
-        /// Forget one that is missing, with its disks; or take one without disks away whose wipes have not ended.
+        /// Forget a missing drive with its disks, or remove a drive without disks before it is wiped.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         daemon: Daemon,
     },
     Sanitize(sanitize::Args),
-    /// Take an NVMe drive that nobody uses from the kernel, so that user space can drive it (vfio-pci).
+    /// Take an unused NVMe drive from the kernel, so that user space can drive it (vfio-pci).
     Claim(host::Args),
-    /// Give a claimed NVMe drive back to the kernel, which has its disks again then.
+    /// Give a claimed NVMe drive back to the kernel, which then has its disks again.
     Release(host::Args),
-    /// Give an NVMe drive virtual functions (SR-IOV), or take them away; each can be claimed like a drive.
+    /// Set the number of an NVMe drive's virtual functions (SR-IOV). Each can be claimed like a drive.
     Vfs(host::FunctionsArgs),
-    /// Give an NVMe drive that nobody uses to a VM, as a whole (PCI passthrough), and say how the VM gets it.
+    /// Give an unused NVMe drive to a VM as a whole (PCI passthrough), and print how to attach it.
     Assign(assign::AssignArgs),
     /// Take an assigned NVMe drive back from a VM that has ended, and wipe all of it.
     Return(assign::ReturnArgs),
@@ -61,50 +61,50 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// 1 to 63 of a-z, 0-9, _ and -
+    /// Name: 1 to 63 characters of a-z, 0-9, _ and -
     name: String,
 
-    /// file, block, nvme, memory, null or model
+    /// Back end: file, block, nvme, memory, null or model
     #[arg(long)]
     backend: String,
 
-    /// The image or block device
+    /// Path of the image or block device
     #[arg(long)]
     path: Option<PathBuf>,
 
-    /// With nvme, the PCI address of a drive that was claimed. One that was given up is served again so
+    /// With nvme: PCI address of a claimed drive. Also serves a drive again that was given up
     #[arg(long, required_if_eq("backend", "nvme"))]
     address: Option<PciAddress>,
 
-    /// Which of its namespaces [default: 1]
+    /// With nvme: which namespace of the drive [default: 1]
     #[arg(long, requires = "address")]
     nsid: Option<u16>,
 
-    /// What a command of such a drive may take before something is done about it [default: 30s]
+    /// With nvme: how long a command may take before the daemon intervenes [default: 30s]
     #[arg(long, value_name = "TIME", requires = "address")]
     command_timeout: Option<String>,
 
-    /// How much of it is used, such as 64GiB [default: all of it]
+    /// How much of the drive to use, such as 64GiB [default: all of it]
     #[arg(long)]
     size: Option<String>,
 
-    /// Create the image, sparse, where it is missing
+    /// Create the image, sparse, if it is missing
     #[arg(long, requires = "size", requires = "path")]
     create: bool,
 
-    /// Which drive it is, by the name of a built-in profile
+    /// Built-in profile that describes the drive's performance
     #[arg(long)]
     profile: Option<String>,
 
-    /// HWQs in all, 1 to 1024
+    /// Number of hardware queues (HWQs) in all, 1 to 1024
     #[arg(long, value_name = "N")]
     queues: Option<u16>,
 
-    /// The scheduling policy [default: that of the configuration]
+    /// Scheduling policy [default: that of the configuration]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
-    /// How what deleted disks leave becomes zeros: overwrite, or write-zeroes where the drive may do it itself
+    /// How to overwrite deleted disks: overwrite, or write-zeroes, where the drive may do it itself
     #[arg(long, value_name = "HOW")]
     wipe: Option<String>,
 
@@ -141,10 +141,10 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-/// All drives there are.
+/// The daemon's drives and the host's.
 #[derive(serde::Serialize)]
 struct All {
-    /// The daemon's; nothing where none runs.
+    /// The daemon's drives. Empty if none runs.
     drives: Vec<Drive>,
     /// The host's NVMe controllers.
     host: Vec<host::Listed>,
@@ -153,7 +153,7 @@ struct All {
 fn list(daemon: &Daemon) -> Result<()> {
     let drives = match Rest::new(&daemon.socket).drives() {
         Ok(drives) => Some(drives),
-        // The host's can be asked for where no daemon runs; a certain one that does not is missed.
+        // The host's drives can be listed without a daemon. If --socket names a daemon, it must be there.
         Err(error) if error.is::<NoDaemon>() && daemon.socket == Path::new(DEFAULT_SOCKET) => None,
         Err(error) => return Err(error),
     };
@@ -166,7 +166,7 @@ fn list(daemon: &Daemon) -> Result<()> {
     })
 }
 
-/// What is to be said of a drive that was removed, by what was `before`.
+/// The message about a removed drive. `before`: what it was.
 fn removed(name: &str, before: Option<&Drive>) -> String {
     let forgotten = before.map(|drive| drive.disks_not_served.join(", ")).filter(|disks| !disks.is_empty());
     let forgotten = forgotten.map(|disks| format!("; its disks are forgotten: {disks}"));
@@ -193,7 +193,7 @@ fn run_add(add: Add) -> Result<()> {
     } = add;
     let daemon_at = Rest::new(&daemon.socket);
     let others = daemon_at.drives()?;
-    // One that is there already is asked for once more, and whoever serves it has it open.
+    // A drive that is there already is requested again. The daemon has it open, so it can't be opened here.
     let is_there = others.iter().any(|drive| drive.name == name && drive.failed.is_none());
     if let Some(path) = path.as_deref().filter(|_| !is_there) {
         refuse_served(path, &others)?;
@@ -203,7 +203,7 @@ fn run_add(add: Add) -> Result<()> {
     opened.iter().filter(|_| backend == "file").for_each(|opened| {
         mark_image(&opened.file);
     });
-    // The daemon opens it again at its next start, from wherever that is.
+    // The daemon opens the path again when it starts next, in another directory.
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let at = path.as_ref().map(|path| path.display().to_string());
     let function = address.filter(|_| !is_there).map(function).transpose()?;
@@ -216,28 +216,28 @@ fn run_add(add: Add) -> Result<()> {
     if let (Err(error), Some(path), Some(Opened { is_new: true, .. })) = (&added, &path, &opened)
         && error.is::<Problem>()
     {
-        // It was refused, so nobody has it. If it can't be removed, the next try says so.
+        // The image was refused, so nothing has it open. If it can't be removed, the next attempt says so.
         let _ = std::fs::remove_file(path);
     }
-    // Who may not is cut off before he can be told.
+    // The daemon closes the connection of a user without the right before it can answer.
     let cut_off = "only operators (see [api] in the configuration) may hand a drive over";
     let drive = added.map_err(|error| if error.is::<Problem>() { error } else { error.context(cut_off) })?;
     print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
 }
 
-/// Opens a drive that was claimed.
+/// Opens a claimed drive.
 fn function(address: PciAddress) -> Result<VfioDescriptors> {
     let opened = VfioDescriptors::open(address).map_err(|error| {
         Problem::new(409, "not-usable", error.to_string(), "see what it says (`evenkeel drive list`)")
     })?;
-    // Looked at while nobody else can have it.
+    // Checked while no other process can have the drive.
     if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
         return Err(Problem::new(409, "assigned", what, remedy).into());
     }
     Ok(opened)
 }
 
-/// The daemon itself has it open, under whatever path.
+/// Refuses a path to a drive that the daemon has open, even under another path.
 fn refuse_served(path: &Path, drives: &[Drive]) -> Result<(), Problem> {
     let is_served = |drive: &&Drive| {
         let its = drive.path.as_deref().filter(|_| drive.failed.is_none());
@@ -248,8 +248,8 @@ fn refuse_served(path: &Path, drives: &[Drive]) -> Result<(), Problem> {
     Err(Problem::new(409, "in-use", title, "give the path of another drive"))
 }
 
-/// Whether two paths lead to one file or block device, be it by two ways to the drive (multipath). The daemon is not
-/// let near what the kernel knows of block devices.
+/// Whether two paths lead to one file or block device, even by two paths to a drive (multipath). The daemon can't check
+/// this: it has no access to the kernel's data on block devices.
 fn is_same(one: &Path, other: &Path) -> bool {
     let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
     let are_devices = one.file_type().is_block_device() && other.file_type().is_block_device();
@@ -257,14 +257,14 @@ fn is_same(one: &Path, other: &Path) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino()) || are_devices && is_one_drive()
 }
 
-/// A drive to be handed over.
+/// An opened drive, to be handed to the daemon.
 struct Opened {
     file: File,
-    /// It was made for that.
+    /// The image was created for this.
     is_new: bool,
 }
 
-/// Opens a drive that nobody uses. `create`: the size of an image that may be made.
+/// Opens a drive that is not in use. `create`: the size of an image that may be created.
 fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     if let Some(used) = in_use::uses(path).first() {
         return Err(Problem::new(409, "in-use", used.what(path), used.remedy()).into());
@@ -280,10 +280,10 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
         Problem::new(422, "not-usable", title, "give the path of a drive that you may read and write")
     };
     let mut options = OpenOptions::new();
-    // A pipe in its place would have us wait for whoever opens it too.
+    // Without this flag, opening a pipe would wait for its other end.
     options.read(true).write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
     if backend == "block" {
-        // The kernel refuses where it uses the device itself (open(2)).
+        // The kernel refuses if it uses the device itself (open(2)).
         options.custom_flags((OFlags::NONBLOCK | OFlags::EXCL).bits() as i32);
     }
     let Some(size) = create.filter(|_| !path.exists()) else {
@@ -294,14 +294,14 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     })?;
     let file = options.create_new(true).mode(0o600).open(path).map_err(cant)?;
     if let Err(error) = file.set_len(size.0).and_then(|()| file.sync_all()) {
-        // Nothing may stay behind of an image that could not be made.
+        // Don't leave a part of an image behind.
         let _ = std::fs::remove_file(path);
         return Err(cant(error).into());
     }
     Ok(Opened { file, is_new: true })
 }
 
-/// The drive of that name.
+/// Finds a drive by name.
 ///
 /// # Errors
 /// There is no daemon, or no such drive.

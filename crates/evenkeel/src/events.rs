@@ -1,4 +1,4 @@
-//! `evenkeel events`: what happened in a running daemon, and what happens.
+//! `evenkeel events`: the event log of a running daemon.
 
 use std::io::Write;
 
@@ -7,14 +7,14 @@ use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest};
 
 use crate::disk::Daemon;
 
-/// Show what happened lately: disks that came, changed and went, clients, promises. With --json a line for each.
+/// Show recent events: disks created, changed and deleted, clients, promises. With --json, one line per event.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Go on as things happen, until interrupted
+    /// Keep printing new events until interrupted
     #[arg(long)]
     follow: bool,
 
-    /// Only what came after the event of this number
+    /// Only events after the one with this number
     #[arg(long, value_name = "N", default_value_t = 0)]
     since: u64,
 
@@ -55,13 +55,13 @@ pub fn run(args: &Args) -> Result<()> {
         if after.wait_s == 0 && told.events.is_empty() && !args.follow {
             return Ok(());
         }
-        // What is there first; then what comes.
+        // First the known events, then new ones as they come.
         let wait_s = if args.follow && told.events.is_empty() { MAX_EVENT_WAIT_S } else { 0 };
         after = EventsAfter { since: told.next, wait_s };
     }
 }
 
-/// Whether a daemon that answered before does so no more, rather than refuses.
+/// Whether a daemon that answered before is gone, rather than refuses.
 fn is_end(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Problem>().is_none_or(|problem| problem.code == "ending")
 }
@@ -82,8 +82,9 @@ fn utc(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day so many days after 1 January 1970, in the Gregorian calendar: years that begin in March, so that
-/// the day that not every year has is the last one.
+/// Year, month and day of a number of days after 1 January 1970, in the Gregorian calendar.
+///
+/// Years are taken to begin in March, so that a leap day is the last day of its year.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     // From 1 March of the year 0.

@@ -1,4 +1,4 @@
-//! `evenkeel drive claim`, `release` and `vfs`: the host's NVMe controllers, with the rights of whoever calls.
+//! `evenkeel drive claim`, `release` and `vfs`: the host's NVMe controllers, with the caller's rights.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,34 +12,34 @@ use serde::Serialize;
 
 use crate::table;
 
-/// Which drive, and whether really.
+/// The drive, and whether this is only a dry run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its PCI address, such as 0000:03:00.0 (`evenkeel drive list` has them)
+    /// PCI address of the drive, such as 0000:03:00.0 (see `evenkeel drive list`)
     pub(crate) address: PciAddress,
 
-    /// Say what would be done, and do nothing
+    /// Only show what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-/// How many virtual functions.
+/// The drive, and the number of its virtual functions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FunctionsArgs {
     #[command(flatten)]
     of: Args,
 
-    /// How many it is to have; 0: none
+    /// Number of virtual functions; 0 removes all
     #[arg(long, value_name = "N")]
     count: u16,
 }
 
-/// A controller of the host, as `evenkeel drive list` has it.
+/// A controller of the host, as `evenkeel drive list` shows it.
 #[derive(Serialize)]
 pub(crate) struct Listed {
     #[serde(flatten)]
     device: NvmeDevice,
-    /// The daemon's drives that it is.
+    /// The daemon's drives on this controller.
     drives: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ fn real(path: &String) -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }
 
-/// For people; nothing where the host has none.
+/// A table for people. Empty if the host has no controller.
 pub(crate) fn table(listed: &[Listed]) -> String {
     if listed.is_empty() {
         return "this host has no NVMe controller of its own\n".to_owned();
@@ -85,7 +85,7 @@ pub(crate) fn table(listed: &[Listed]) -> String {
     table::layout_with_words(&heading, &listed.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2, 3, 5, 6])
 }
 
-/// What is to be known before it is claimed, or made a drive.
+/// What an operator must know before claiming it or making it a drive.
 fn state(device: &NvmeDevice, drives: &[String]) -> String {
     let mut words: Vec<String> = drives.iter().map(|name| format!("drive {name}")).collect();
     match &device.held_by {

@@ -1,4 +1,4 @@
-//! `evenkeel trace`: every command of a tenant, in a file of the person's who asks.
+//! `evenkeel trace`: writes every command of a tenant to a file of the user that asks.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,23 +12,25 @@ use serde::Serialize;
 
 use crate::disk::Daemon;
 
-/// Record every command of a tenant for a while, in a file that `evenkeel sim` replays: when it arrived, what it did
-/// and where, how long it waited and was served. The tenant's data are not in it.
+/// Record every command of a tenant for a while, in a file that `evenkeel sim` can replay.
+///
+/// The file has each command's arrival, kind, place and size, and how long it waited and was served. It does not have
+/// the tenant's data.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The tenant.
+    /// Name of the tenant.
     tenant: String,
 
-    /// For how long, in seconds; a day at most
+    /// How long to record, in seconds; at most a day
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_TRACE_S as i64))]
     seconds: u32,
 
-    /// The file, which must not be there
+    /// The file to write. It must not exist
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
 
-    /// End when the file is so large: a command takes about 45 bytes
+    /// Stop when the file reaches this size; a command takes about 45 bytes
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_size: Size,
 
@@ -36,22 +38,22 @@ pub struct Args {
     daemon: Daemon,
 }
 
-/// Of a trace, at the least.
+/// The least size limit.
 const MIN_SIZE_BYTES: u64 = 4096;
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Told {
     tenant: String,
     file: PathBuf,
     bytes: u64,
-    /// Commands in the file; none where it ended early.
+    /// Commands in the file. `None`: the trace ended early.
     commands: Option<u64>,
-    /// Those that are missing, since who recorded them could not keep up; none where it ended early.
+    /// Commands that are missing because the recorder could not keep up. `None`: the trace ended early.
     lost: Option<u64>,
-    /// How long it took.
+    /// How long it took, in seconds.
     seconds: f64,
-    /// It ended before its time, because the file was as large as it may be.
+    /// It ended early because the file reached its size limit.
     reached_max_size: bool,
 }
 
@@ -109,23 +111,23 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// What was written so far.
+/// The file as written so far.
 struct Kept<'a> {
-    /// None before there is something to write: of a tenant that is not there no file is left.
+    /// `None` before there is something to write, so that an unknown tenant leaves no file.
     file: Option<File>,
     output: &'a PathBuf,
     bytes: u64,
     most_bytes: u64,
-    /// The end of it.
+    /// The last bytes of the file.
     tail: Vec<u8>,
     is_full: bool,
 }
 
-/// More than a line.
+/// More than one line.
 const TAIL_BYTES: usize = 256;
 
 impl Kept<'_> {
-    /// Writes a piece, or as many lines of it as may still be. `false`: that is all.
+    /// Writes a piece, or as many lines of it as fit. `false`: the file is full.
     fn take(&mut self, chunk: &[u8]) -> Result<bool> {
         let room = usize::try_from(self.most_bytes.saturating_sub(self.bytes)).unwrap_or(usize::MAX);
         let (fits, is_all) = match chunk.get(..room) {
@@ -152,7 +154,7 @@ impl Kept<'_> {
         };
         let written = file.write_all(bytes);
         if written.is_err() {
-            // A part of it may be there.
+            // A part of the piece may have been written.
             self.cut_at_line()?;
         }
         written.with_context(|| format!("can't write {path}"))?;
@@ -162,7 +164,7 @@ impl Kept<'_> {
         Ok(())
     }
 
-    /// Takes the part of a line away with which the file ends.
+    /// Removes an incomplete last line from the file.
     fn cut_at_line(&mut self) -> Result<()> {
         let part = self.tail.iter().rev().take_while(|byte| **byte != b'\n').count();
         self.bytes = self.bytes.saturating_sub(part as u64);
@@ -172,7 +174,7 @@ impl Kept<'_> {
         Ok(())
     }
 
-    /// What its last line says: commands, and those that were lost. `None`: it was cut off.
+    /// Parses the last line: commands in the trace, and commands lost. `None`: the trace was cut off.
     fn ended(&self) -> Option<(u64, u64)> {
         let text = String::from_utf8_lossy(&self.tail);
         text.lines().last().filter(|_| text.ends_with('\n')).and_then(trace_ended)
@@ -196,7 +198,7 @@ mod tests {
             let mut kept = kept(&output, most_bytes);
             let mut pieces = line.repeat(10);
             pieces += &api::trace_end(10, 0);
-            // Pieces end anywhere.
+            // Pieces may end anywhere.
             let went_on = pieces.as_bytes().chunks(7).all(|piece| kept.take(piece).expect("written"));
             let text = std::fs::read_to_string(&output).expect("a file");
             assert!(!went_on && kept.is_full && kept.ended().is_none(), "{most_bytes}");
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(whole.ended(), None, "it goes on");
         assert!(whole.take(api::trace_end(1, 7).as_bytes()).expect("written"));
         assert_eq!(whole.ended(), Some((1, 7)));
-        // What is there is not overwritten.
+        // An existing file is not overwritten.
         let told = kept(&output, 1 << 20).take(b"x").expect_err("refused");
         assert!(format!("{told:#}").contains("can't make"), "{told:#}");
         assert_eq!(std::fs::metadata(&output).expect("there").len(), whole.bytes);

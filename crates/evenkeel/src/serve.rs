@@ -11,31 +11,33 @@ use anyhow::{Result, anyhow};
 /// The daemon's program.
 const DAEMON: &str = "evenkeeld";
 
-/// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
-/// promises that the drive can't keep, unless they are overcommitted. This process becomes the daemon, `evenkeeld`.
+/// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
+///
+/// Refuses promises that the drive can't keep, unless they are overcommitted. This process becomes the daemon,
+/// `evenkeeld`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Print what is served as one line of JSON, instead of text.
+    /// Print what is served as one line of JSON instead of text.
     #[arg(long)]
     json: bool,
 
-    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
+    /// For debugging: no system call filters, no Landlock; allow debuggers and core dumps.
     #[arg(long)]
     unconfined: bool,
 
-    /// Let no keeper have clients, even if evenkeel-keeper listens on `<runtime_dir>/keeper`.
+    /// Don't use the keeper, even if evenkeel-keeper listens on `<runtime_dir>/keeper`.
     #[arg(long)]
     no_keeper: bool,
 
-    /// Log what matters at least so much: error, warn, info [default: info]
+    /// Least level of log messages: error, warn or info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 
-    /// How log lines look: text, with fields where standard error is the journal, or json, one object a line
-    /// [default: text]
+    /// Format of log lines: text, with fields if standard error is the journal, or json, one object per line [default:
+    /// text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 }

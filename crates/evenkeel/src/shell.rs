@@ -1,4 +1,4 @@
-//! `evenkeel completions` and `evenkeel man`: what shells and manual pages say, from the command line's own definition.
+//! `evenkeel completions` and `evenkeel man`: generated from the definition of the command line.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,18 +18,18 @@ enum Shell {
     Fish,
 }
 
-/// Print what makes a shell complete this program's command line, to be put where the shell looks for such.
+/// Print a script with which a shell completes evenkeel's command line.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArgs {
-    /// Which shell
+    /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Write manual pages: one for the program, one for each subcommand.
+/// Write manual pages: one for evenkeel, and one per subcommand.
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// Where to; made if it is not there
+    /// Directory to write to; created if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Each subcommand's words behind the program's name, those of subcommands of subcommands too.
+    /// The words of each subcommand after the program's name, including nested subcommands.
     fn subcommands(of: &clap::Command, before: &[String]) -> Vec<Vec<String>> {
         let shown = of.get_subcommands().filter(|command| !command.is_hide_set());
         let each = shown.flat_map(|command| {
@@ -96,7 +96,7 @@ mod tests {
         for words in &commands {
             let (text, above) = (page(words), page(&words[..words.len() - 1]));
             assert!(text.contains(".SH SYNOPSIS") && text.contains(".SH DESCRIPTION"), "{words:?}: {text}");
-            // What roff takes for a hyphen is escaped.
+            // roff needs hyphens escaped.
             let named = format!("{NAME}\\-{}(1)", words.join("\\-"));
             assert!(above.contains(&named), "{named} in {above}");
         }

@@ -1,4 +1,4 @@
-//! `evenkeel sim`: what would happen on a drive, under each policy, in virtual time.
+//! `evenkeel sim`: simulates a scenario on a drive under each of its policies, in virtual time.
 
 mod plan;
 mod question;
@@ -17,14 +17,14 @@ use serde::Serialize;
 
 use self::plan::{Plan, Run};
 
-/// Try a promise before making it: simulate a scenario under its policies. The same file and seed give the same
-/// figures, whatever the machine.
+/// Try a promise before making it: simulate a scenario under its policies. The same file and seed give the same figures
+/// on every machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The scenario: drive, host, policies, tenants, workloads, faults (see examples/scenarios).
+    /// The scenario file: drive, host, policies, tenants, workloads, faults (see examples/scenarios).
     scenario: PathBuf,
 
-    /// What every random choice comes from, instead of the scenario's seed.
+    /// Seed of all random choices, instead of the scenario's.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
 
@@ -42,12 +42,12 @@ fn seed(text: &str) -> Result<u64, String> {
 struct Outcome<'a> {
     scenario: &'a std::path::Path,
     seed: u64,
-    /// What the figures take for granted.
+    /// The assumptions behind the figures.
     notes: &'a [String],
     warnings: Vec<String>,
-    /// Each tenant's mean latency alone on the drive, if the scenario asks for it; nothing for one without I/O.
+    /// Each tenant's mean latency alone on the drive, if the scenario asks for it. `None` for a tenant without I/O.
     alone_mean_ns: Option<Vec<Option<f64>>>,
-    /// One for each policy, in the scenario's order.
+    /// One per policy, in the scenario's order.
     runs: &'a [Report],
 }
 
@@ -79,19 +79,19 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The means of the runs alone; copies of a tenant share a run.
+/// Mean latencies of the runs alone. Copies of a tenant share a run.
 fn means_alone(plan: &Plan, alone: &[Report]) -> Vec<Option<f64>> {
     let report = |index: &usize| alone.get(*index)?.tenants.first();
     let mean = |index| report(index).filter(|tenant| tenant.latency.count > 0).map(|tenant| tenant.latency.mean_ns);
     plan.alone_of.iter().map(mean).collect()
 }
 
-/// Plays independent runs, as many at once as there are cores, and says on standard error how far it is.
+/// Runs independent simulations, one per core at a time, and reports progress on standard error.
 fn play_all(what: &str, runs: &[Run]) -> Result<Vec<Report>, ScenarioError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let terminal = std::io::stderr().is_terminal();
-    // Where standard error can't be written, nobody waits for it.
+    // If standard error can't be written, go on without it.
     let tell = |text: &str| drop(std::io::stderr().write_all(text.as_bytes()));
     if terminal {
         tell(&format!("\r\x1b[K0 of {} {what}", runs.len()));

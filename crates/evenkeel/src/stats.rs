@@ -18,8 +18,8 @@ pub struct Args {
     #[arg(long)]
     once: bool,
 
-    /// Seconds to measure over, 1 to 60. 0 with --once: since the daemon started, or since a change of class moved a
-    /// tenant to other pollers (/metrics counts on).
+    /// Seconds per measurement, 1 to 60. With --once, 0 means since the daemon started, or since a change of class
+    /// moved a tenant to other pollers (/metrics keeps counting).
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     interval: u64,
 

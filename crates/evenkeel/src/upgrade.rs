@@ -1,4 +1,4 @@
-//! `evenkeel upgrade`: another daemon in the place of the one that runs, or nothing at all.
+//! `evenkeel upgrade`: replaces the running daemon by another version, or does nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,31 +12,31 @@ use serde::Serialize;
 use crate::disk::{Daemon, print};
 use crate::serve;
 
-/// How long the next daemon may take until it serves: drives without the kernel may take minutes.
+/// How long the next daemon may take to start: drives without the kernel may take minutes.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Between two looks at it.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Have another evenkeeld go on with the clients of the one that runs: after an upgrade of its file, or a downgrade.
+/// Replace the running daemon by another version, an upgrade or a downgrade, while its clients go on.
 ///
-/// First everything is checked that can be: whether the other program can go on with what the one that runs has of its
-/// clients, whether it takes the configuration, and whether anybody would lose a disk. If not, nothing happens. Then
-/// the daemon's unit is restarted.
+/// First checks all that can be checked: that the new program can go on with the clients, that it accepts the
+/// configuration, and that no client would lose its disk. If a check fails, nothing happens. Then restarts the daemon's
+/// unit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The program that is to go on, which the unit starts [default: evenkeeld beside this one]
+    /// The new program, which the unit starts [default: evenkeeld beside this program]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 
-    /// The configuration file that the unit starts it with
+    /// The configuration file with which the unit starts it
     #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.toml")]
     config: PathBuf,
 
-    /// What restarts the daemon: a shell's command
+    /// Shell command that restarts the daemon
     #[arg(long, value_name = "COMMAND", default_value = "systemctl restart evenkeeld")]
     restart: String,
 
-    /// Even if clients lose their disks
+    /// Go on even if clients lose their disks
     #[arg(long)]
     force: bool,
 
@@ -52,20 +52,20 @@ pub struct Args {
 #[derive(Serialize)]
 struct Upgraded {
     from: String,
-    /// None: it was a dry run.
+    /// `None`: it was a dry run.
     to: Option<String>,
-    /// Disks whose clients are to go on.
+    /// Disks whose clients go on.
     clients: Vec<String>,
-    /// Those whose clients are lost.
+    /// Disks whose clients are lost.
     lost: Vec<String>,
-    /// From the order to restart until the next daemon has all clients, in milliseconds.
+    /// Milliseconds from the restart until the next daemon has all clients.
     pause_ms: Option<u64>,
 }
 
-/// Runs the command.
+/// Runs `evenkeel upgrade`.
 ///
 /// # Errors
-/// It would not go well, and nothing happened; or the next daemon does not come.
+/// A check failed and nothing happened, or the next daemon does not start.
 pub fn run(args: &Args) -> Result<()> {
     let rest = Rest::new(&args.daemon.socket);
     let before = rest.live()?;
@@ -115,7 +115,7 @@ fn can_take_over(program: Option<&Path>, running: &Live) -> Result<()> {
     Ok(())
 }
 
-/// Asks this program, which is of the other one's version.
+/// Asks this program, whose version equals that of the other.
 fn takes_configuration(path: &Path) -> Result<()> {
     let own = std::env::current_exe().context("which program this is")?;
     let checked = Command::new(own).arg("check").arg(path).output().context("can't check the configuration")?;
@@ -123,7 +123,7 @@ fn takes_configuration(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `told`: by this program, which names itself first.
+/// `told`: the message of this program, which begins with its name.
 fn refused(told: &str) -> String {
     let told = told.trim();
     let why = told.strip_prefix("evenkeel: ").unwrap_or(told);
@@ -139,7 +139,7 @@ fn restart(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until another daemon has all clients.
+/// Waits until the next daemon has all clients.
 fn wait_for_next(rest: &Rest, before: &Live, clients: &[String]) -> Result<Live> {
     let deadline = Instant::now() + LIMIT;
     let looked = || -> Result<Live> {

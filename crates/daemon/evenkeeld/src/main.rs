@@ -1,4 +1,4 @@
-//! `evenkeeld`: serves the tenants of a configuration until it is told to end.
+//! `evenkeeld`: the daemon. Serves the tenants of a configuration until a signal ends it.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use clap::Parser;
 use client_socket::gate;
 use evenkeeld::{serve, stderr};
 
-/// The daemon. `evenkeel serve` starts it too; everything else that a person types is `evenkeel`.
+/// The daemon. `evenkeel serve` starts it too; all other commands are in `evenkeel`.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -16,7 +16,7 @@ struct Cli {
     serve: serve::Args,
 }
 
-/// A problem with what the operator gave us; anything else exits with 1.
+/// Exit status for an operator's mistake. All other errors exit with 1.
 const EXIT_BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! `evenkeel serve`: the daemon in the foreground, as service managers want it.
+//! `evenkeel serve`: runs the daemon in the foreground, as service managers want it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -24,44 +24,45 @@ use crate::manager::Manager;
 use crate::opened::Opened;
 use crate::{handover, open_files, panics, stderr, threads};
 
-/// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
-/// promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the file as it is then.
+/// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
+///
+/// Refuses promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the configuration file as
+/// it is then.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Print what is served as one line of JSON, instead of text.
+    /// Print what is served as one line of JSON instead of text.
     #[arg(long)]
     json: bool,
 
-    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
+    /// For debugging: no system call filters, no Landlock; allow debuggers and core dumps.
     #[arg(long)]
     unconfined: bool,
 
-    /// Let no keeper have clients, even if evenkeel-keeper listens on `<runtime_dir>/keeper`: an NVMe guest then loses
-    /// its disk when the daemon ends.
+    /// Don't use the keeper, even if evenkeel-keeper listens on `<runtime_dir>/keeper`. An NVMe guest then loses its
+    /// disk when the daemon ends.
     #[arg(long)]
     no_keeper: bool,
 
-    /// Log what matters at least so much: off, error, warn, info; debug and trace have no more.
+    /// Least level of log messages: off, error, warn or info. Debug and trace are the same as info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
 
-    /// How log lines look: text is for people, and carries fields where standard error is the journal; json is one
-    /// object a line.
+    /// Format of log lines: text, with fields if standard error is the journal; or json, one object per line.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = log::Format::Text)]
     log_format: log::Format,
 }
 
 impl Args {
-    /// What kept the daemon from going on, as its log would have it.
+    /// The error that ended the daemon, as its log shows it.
     pub fn last_words(&self, error: &str) -> String {
         self.log_format.error(error)
     }
 }
 
-/// What `--json` prints once every socket accepts clients.
+/// What `--json` prints once all sockets accept clients.
 #[derive(Serialize)]
 struct Serving<'a> {
     pid: u32,

@@ -1,21 +1,21 @@
-//! What it is told when it is started. By hand: a library for it would be larger than the rest.
+//! The keeper's arguments. Parsed by hand: a library would be larger than the rest of the program.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// For who asks, or got it wrong.
+/// The text of --help, also printed after a wrong argument.
 pub const HELP: &str = "\
-Keeps the clients of evenkeeld, so that they don't notice when that ends or is replaced
+Keeps evenkeeld's clients connected while the daemon ends and is started again
 
 Usage: evenkeel-keeper [OPTIONS] SOCKET
 
 Arguments:
-  SOCKET  Where the daemon finds it: a Unix socket, which it makes
+  SOCKET  Unix socket to create, at which the daemon finds the keeper
 
 Options:
-      --give-up-after SECONDS  How long clients wait for a daemon before they are sent away; 0: for ever [default: 7200]
-      --unconfined             No system call filters; debuggers and core dumps see its memory
+      --give-up-after SECONDS  How long clients wait for a daemon before they are disconnected; 0: for ever [default: 7200]
+      --unconfined             For debugging: no system call filters; allow debuggers and core dumps
   -h, --help                   Print help
   -V, --version                Print version
 ";
@@ -29,40 +29,40 @@ pub enum Args {
     Help,
     /// Print the version.
     Version,
-    /// Say whether this program could go on with what one saved that has that version; with walls or without.
+    /// Say whether this program could go on with a state of that version.
     CanResume {
-        /// That version.
+        /// The version of the state.
         version: u64,
-        /// Without walls.
+        /// Without confinement.
         unconfined: bool,
     },
     /// Keep clients.
     Keep(Options),
 }
 
-/// The option by which a program is told of the descriptor of what it is to go on with. Its own affair, as is the next.
+/// The option that passes on the descriptor of the saved state. Internal, as is the next.
 pub const RESUME: &str = "--resume=";
-/// The option by which it is asked whether it could.
+/// The option that asks whether the program could go on with a state.
 pub const CAN_RESUME: &str = "--can-resume=";
 
 /// How to keep clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where the daemon finds it.
+    /// Path of the socket at which the daemon finds the keeper.
     pub socket: PathBuf,
     /// How long a client waits for a daemon. `None`: for ever.
     pub give_up_after: Option<Duration>,
-    /// Without walls.
+    /// Without confinement.
     pub unconfined: bool,
-    /// The descriptor of what to go on with.
+    /// The descriptor of the saved state.
     pub resume: Option<u32>,
 }
 
 impl Args {
-    /// Of a program's arguments, without its name.
+    /// Parses a program's arguments, without its name.
     ///
     /// # Errors
-    /// What is wrong with them, for whoever typed them.
+    /// What is wrong with them, for the user.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let (mut socket, mut give_up_after, mut unconfined) = (None, Some(GIVE_UP_AFTER), false);

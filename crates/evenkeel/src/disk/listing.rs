@@ -1,4 +1,4 @@
-//! `evenkeel disk list`: which disks there are, as a table or as names.
+//! `evenkeel disk list`: the disks, as a table or as names.
 
 use anyhow::Result;
 use api::{Attachment, Disk, Drive, Rest};
@@ -9,19 +9,19 @@ use crate::table;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only those that a client has attached now
+    /// Only disks with an attached client
     #[arg(long)]
     attached: bool,
 
-    /// Only those that a client has attached and would lose if the daemon was restarted
+    /// Only disks with an attached client that would lose the disk if the daemon were restarted
     #[arg(long)]
     lost_on_restart: bool,
 
-    /// Only those of one front end, or namespaces beside NVMe tenants' own disks
+    /// Only disks of this front end, or namespaces
     #[arg(long, value_parser = ["vfio-user", "vhost-user-blk", "ublk", "namespace"])]
     frontend: Option<String>,
 
-    /// Print names alone, one a line, for scripts
+    /// Print only names, one per line, for scripts
     #[arg(long, conflicts_with = "json")]
     names: bool,
 
@@ -29,7 +29,7 @@ pub struct Args {
     daemon: Daemon,
 }
 
-/// Lists them.
+/// Runs `evenkeel disk list`.
 ///
 /// # Errors
 /// There is no daemon, or it refused.
@@ -72,7 +72,7 @@ pub(super) fn disks(disks: &[Disk]) -> String {
     table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
 }
 
-/// One disk, and who serves it.
+/// One disk, and the threads that serve it.
 pub(super) fn one(disk: &Disk) -> String {
     let queues = disk.queues.map(|queues| format!("{queues} queue{}", if queues == 1 { "" } else { "s" }));
     let threads = disk.threads.as_ref().map(|threads| format!("threads {threads}"));
@@ -84,7 +84,7 @@ pub(super) fn one(disk: &Disk) -> String {
     disks(std::slice::from_ref(disk)) + &served
 }
 
-/// The disks of drives that are missing, a line for each drive. Who may not see drives gets none.
+/// Disks of missing drives, one line per drive. Empty for users that may not see drives.
 fn not_served(daemon: &Rest) -> String {
     let drives = daemon.drives().unwrap_or_default();
     let missing = drives.iter().filter(|drive| !drive.disks_not_served.is_empty());
@@ -95,7 +95,7 @@ fn not_served(daemon: &Rest) -> String {
     missing.map(line).collect()
 }
 
-/// Who has a namespace.
+/// The tenants of a namespace.
 fn tenants(attachments: &[Attachment]) -> String {
     let word = |it: &Attachment| if it.read_only { format!("{} (read-only)", it.tenant) } else { it.tenant.clone() };
     match attachments {

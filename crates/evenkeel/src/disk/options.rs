@@ -1,4 +1,4 @@
-//! A refusal in the words of this command line: the daemon's are those of a configuration file.
+//! Translates the daemon's errors from configuration keys to command-line options.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use clap::Args;
 
 use super::{FrontEnd, Terms};
 
-/// Keys of a disk that are options, and belong to neither of those.
+/// A disk's keys that are options, and are not in `Terms` or `FrontEnd`.
 const OTHERS: [&str; 5] = ["size", "drive", "lba_size", "attach", "nsid"];
 
-/// The same, with `--latency-target 50us` for `latency_target = "50us"`.
+/// Translates an error: `latency_target = "50us"` becomes `--latency-target 50us`.
 pub fn in_options<T>(done: Result<T>) -> Result<T> {
     done.map_err(|error| match error.downcast::<Problem>() {
         Ok(problem) => {
@@ -24,7 +24,7 @@ pub fn in_options<T>(done: Result<T>) -> Result<T> {
     })
 }
 
-/// As the file spells them.
+/// The keys as the file spells them.
 fn keys() -> BTreeSet<String> {
     let options = FrontEnd::augment_args(Terms::augment_args(clap::Command::new("disk")));
     let long = options.get_arguments().filter_map(|option| option.get_long());
@@ -50,9 +50,9 @@ fn rewrite(text: &str, keys: &BTreeSet<String>) -> String {
     said + rest
 }
 
-/// What stands for a word, and for the value that follows it; and what is left. `None`: it is no key.
+/// The option for a word, with the value that follows it, and the rest of the text. `None`: the word is not a key.
 fn option<'t>(word: &str, before: &str, after: &'t str, keys: &BTreeSet<String>) -> Option<(String, &'t str)> {
-    // Between quotes it is a name or a value.
+    // In quotes it is a name or a value.
     if !keys.contains(word) || before.ends_with('"') {
         return None;
     }
@@ -64,11 +64,11 @@ fn option<'t>(word: &str, before: &str, after: &'t str, keys: &BTreeSet<String>)
             _ => (format!("{option} {value}"), left),
         });
     }
-    // Others are words of the language, too.
+    // Other keys are ordinary words, too.
     (before.ends_with('`') || word.contains('_')).then_some((option, after))
 }
 
-/// A value of TOML as a shell would have it, and what follows.
+/// A TOML value in a shell's spelling, and the rest of the text.
 fn value(text: &str) -> Option<(&str, &str)> {
     if let Some((value, _)) = text.strip_prefix('"').and_then(|quoted| quoted.split_once('"')) {
         let (quoted, left) = text.split_at(value.len() + 2);

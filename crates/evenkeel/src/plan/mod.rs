@@ -1,11 +1,11 @@
-//! `evenkeel plan`: what tenants will get from a drive before they are there, and which promises hold.
+//! `evenkeel plan`: predicts what tenants will get from a drive, and which promises hold.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `addition` | `--add`: tenants that are not in the file |
-//! | `choices` | the policies that are compared |
-//! | `report`, `text` | what is said, as data and for people |
-//! | `paste` | as a configuration spells it |
+//! | `choices` | the policies to compare |
+//! | `report`, `text` | the output, as data and for people |
+//! | `paste` | settings as a configuration spells them |
 //! | `plot` | `--plot`: latency against load |
 
 mod addition;
@@ -34,44 +34,45 @@ use self::report::{
     Addition, AdviceRow, Drive, FloorRow, PolicyReport, PriceRow, PromiseRow, Report, Solution, TenantRow,
 };
 
-/// A promise does not hold, or what was to be added does not fit, or there is no solution.
+/// Exit status if a promise does not hold, an addition does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;
 
-/// Say beforehand what each tenant will get, and which promises hold: with this policy, with others, with one more
-/// tenant. Needs neither the drive nor the daemon. Exit status: 0 every promise holds, 3 one does not, 2 bad input.
+/// Predict what each tenant will get and which promises hold: with this policy, with others, with one more tenant.
+///
+/// Needs neither the drive nor the daemon. Exit status: 0 if every promise holds, 3 if one does not, 2 for bad input.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Plan for this drive alone, where the file has several. A tenant that names none goes where its promise and all
-    /// others hold and the least is left over, as if the drives were empty.
+    /// Plan for this drive only, if the file has several. A tenant that names no drive is placed as if the drives were
+    /// empty: where all promises hold and the least space is left.
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 
-    /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
+    /// Plan for this policy only, instead of the configured one and all others that have a model.
     #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
     policy: Option<String>,
 
-    /// Does this tenant fit too? A file with a tenant section, or the tenant itself:
+    /// Also place this tenant: does it fit? A file with a tenant section, or the tenant itself:
     /// name=web,class=guaranteed,latency_target=200us,rw=randread,bs=4k,iodepth=1. Can be given several times.
     #[arg(long, value_name = "TENANT")]
     add: Vec<String>,
 
-    /// Look for priorities, weights, caps or an omega at which every promise holds, and print them as TOML.
+    /// Search for priorities, weights, caps or an omega with which every promise holds, and print them as TOML.
     #[arg(long)]
     solve: bool,
 
-    /// Also draw the latency of guaranteed tenants against the load, as a page: plan.html.
+    /// Also plot the latency of guaranteed tenants against the load, as an HTML page: plan.html.
     #[arg(long, value_name = "FILE", value_parser = plot::parse_path)]
     plot: Option<PathBuf>,
 
-    /// Print JSON: an object for each drive.
+    /// Print JSON, one object per drive.
     #[arg(long)]
     json: bool,
 }
 
-/// A drive that a VM has as a whole.
+/// A drive that is assigned to a VM as a whole.
 #[derive(Serialize)]
 struct OfVm {
     drive: AssignedDrive,
@@ -114,7 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
 }
 
-/// For one drive.
+/// Plans for one drive.
 fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
     let config = &enlarged.config;
     let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
@@ -128,8 +129,8 @@ fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
 }
 
 impl Report {
-    /// Whether what was asked has a good answer: the solution where one was asked for, else whether what is added fits,
-    /// else whether every promise holds.
+    /// Whether the answer is good: with --solve, a solution exists; with --add, the addition fits; otherwise every
+    /// promise holds.
     fn is_good(&self) -> bool {
         let floors_fit = self.floors.iter().all(FloorRow::is_good);
         floors_fit
@@ -178,7 +179,7 @@ fn make(
     })
 }
 
-/// What comes of each choice; side by side, for with hundreds of tenants each takes a while.
+/// The outcome of each choice, computed in parallel: with hundreds of tenants each takes a while.
 fn outcomes_of(question: &Question, choices: &[Choice]) -> Vec<Result<Outcome, Unmodelled>> {
     let ask = |choice: &Choice| Planner::new(&question.site).outcome(&choice.policy, &choice.tenants);
     std::thread::scope(|scope| {
@@ -202,7 +203,7 @@ fn no_profile_warning(config: &Config) -> Option<String> {
     })
 }
 
-/// A target below what the drive does alone is a mistake in the file, whatever the policy.
+/// Refuses a target below the drive's latency alone: a mistake in the file, whatever the policy.
 fn refuse_the_impossible(
     enlarged: &Enlarged,
     question: &Question,
@@ -248,7 +249,7 @@ fn addition_of(
     Addition { tenants, fits, why }
 }
 
-/// `before`: the promises without the addition.
+/// Whether it fits, and why. `before`: the promises without the addition.
 fn fits(policy: &PolicyReport, before: &[PromiseRow]) -> (bool, String) {
     let broken = || policy.promises.iter().filter(|promise| !promise.is_good());
     let names = |broken: &[&PromiseRow]| {
@@ -274,7 +275,7 @@ fn fits(policy: &PolicyReport, before: &[PromiseRow]) -> (bool, String) {
 }
 
 fn solution_of(planner: &Planner<'_>, config: &Config, choices: &[Choice], rows: &[TenantRow]) -> Solution {
-    // Every choice has the same tenants but for priorities, which the search sets anyway where they count.
+    // All choices have the same tenants except for priorities, which the search sets anyway if they count.
     let policies: Vec<_> = choices.iter().map(|choice| choice.policy.clone()).collect();
     let tenants = choices.first().map(|choice| &choice.tenants[..]).unwrap_or_default();
     let none = |promises: Vec<PromiseRow>, why: String| Solution {

@@ -1,4 +1,4 @@
-//! `evenkeel reproduce`: the papers' figures from our own code, and how they compare.
+//! `evenkeel reproduce`: repeats the papers' experiments with this project's code, and compares.
 
 mod live;
 
@@ -21,15 +21,15 @@ use crate::table;
 /// same report.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whose experiments.
+    /// The paper whose experiments to run.
     #[arg(default_value = "all", value_parser = ["lpns", "fairnvme", "qos", "vbmq", "cloud", "policy", "all"])]
     paper: String,
 
-    /// The directory for the report; made if it is missing.
+    /// Directory for the report; created if it is missing.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// What every random choice comes from.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -37,12 +37,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Cut the experiments short: rough numbers, soon.
+    /// Shorten the experiments: rough numbers, quickly.
     #[arg(long)]
     quick: bool,
 
-    /// Instead of simulating, measure the arbitration paper's figures on a daemon of this program that imitates a drive
-    /// in real time. Takes about three minutes of otherwise idle CPUs, and no two reports are the same.
+    /// Measure the arbitration paper's figures on a real daemon with a modelled drive, instead of simulating. Takes
+    /// about three minutes on otherwise idle CPUs. No two reports are the same.
     #[arg(long)]
     live: bool,
 }
@@ -63,7 +63,8 @@ pub fn run(args: &Args) -> Result<()> {
     screen.clear();
     let report = report?;
 
-    // Until here an interrupt ends us with nothing written; from here it waits until the files belong together.
+    // Until here an interrupt ends the program with nothing written. From here on it waits until the files are
+    // complete.
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, interrupted.clone())?;
     let [page, ..] = output.write(&report)?;
@@ -81,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// What only a daemon in real time can show.
+/// Measures what only a daemon in real time can show.
 fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
     if args.paper != "qos" {
         bail!("--live measures the figures of one paper only: evenkeel reproduce qos --live");
@@ -96,7 +97,7 @@ fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
     Ok(Report { seed: args.seed, quick: args.quick, figures, uncovered: Vec::new() })
 }
 
-/// One line per figure, and what was missed.
+/// One line per figure, and the missed criteria.
 fn summary(report: &Report) -> String {
     let of = |(good, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{good} of {all}") };
     let heading = ["figure", "criteria met", "rows that agree", ""];
@@ -128,14 +129,14 @@ fn state(figure: &Figure) -> &'static str {
     }
 }
 
-/// Where progress goes: a bar on a terminal, else a line per experiment.
+/// Shows progress: a bar on a terminal, else a line per experiment.
 struct Screen {
     is_terminal: bool,
-    /// Cells of the bar. An experiment may find that it has more to run; the bar does not go back for it.
+    /// Filled cells of the bar. If an experiment turns out to have more runs, the bar does not go back.
     filled: AtomicUsize,
 }
 
-/// Cells of the bar.
+/// Width of the bar in cells.
 const BAR: usize = 24;
 
 impl Screen {
@@ -144,7 +145,7 @@ impl Screen {
         let (runs_done, runs) = progress.runs;
         let name = format!("{}: {}", progress.paper.key(), progress.experiment);
         let mut err = std::io::stderr().lock();
-        // Progress that can't be shown is no reason to stop.
+        // Go on if progress can't be shown.
         let _ = if self.is_terminal {
             let part = if runs == 0 { 0.0 } else { runs_done as f64 / runs as f64 };
             let now = ((done as f64 + part) / all.max(1) as f64 * BAR as f64) as usize;
@@ -159,7 +160,7 @@ impl Screen {
         let _ = err.flush();
     }
 
-    /// Something that takes a few seconds begins.
+    /// Announces something that takes a few seconds.
     fn say(&self, what: &str) {
         let mut err = std::io::stderr().lock();
         // As above.

@@ -1,4 +1,4 @@
-//! `evenkeel top`: who gets what now, and who keeps whom from it, in a terminal.
+//! `evenkeel top`: shows in a terminal what each tenant gets, and what harms it.
 
 mod app;
 mod draw;
@@ -22,32 +22,30 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::disk::Figures;
 
-/// How long a key may wait to be seen, and an answer to be shown.
+/// The longest time before a key is noticed or an answer shown.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Between two tries to reach a daemon that went away.
+/// Time between attempts to reach a daemon that went away.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Watch what each tenant of a running daemon gets: broken promises first, and whose fault they are.
+/// Watch what each tenant of a running daemon gets. Broken promises come first, with their causes.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Keys: q ends, ↑ ↓ choose a tenant, Enter shows or hides what is known of it, s sorts otherwise, \
-                        space holds the screen."
-)]
+#[command(after_help = "Keys: q quits, ↑ ↓ select a tenant, Enter shows or hides its details, s changes the order, \
+                        space freezes the screen.")]
 pub struct Args {
     #[command(flatten)]
     daemon: Figures,
 
-    /// Seconds to measure over, 1 to 60.
+    /// Seconds per measurement, 1 to 60.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     interval: u64,
 
-    /// Tenants of this drive only.
+    /// Show only the tenants of this drive.
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 }
 
-/// What the thread that asks the daemon tells.
+/// Messages of the thread that asks the daemon.
 enum Told {
     Snapshot(Box<Snapshot>),
     Lost(String),
@@ -58,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     ensure!(has_terminal, "top needs a terminal; `evenkeel stats` prints the same, and --json for programs");
     let path = args.daemon.path();
-    // Before the screen is taken: that there is no daemon, or no such drive, is for the shell.
+    // Checked before the screen is taken: errors belong in the shell.
     let mut client = Client::connect(&path)?;
     if let Some(drive) = &args.drive {
         let drives: Vec<String> = client.stats(0)?.drives.into_iter().map(|it| it.drive).collect();
@@ -75,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     ended
 }
 
-/// Asks on a thread of its own, which ends with this process: an answer takes as long as its span.
+/// Asks on a thread of its own, which ends with this process. An answer takes as long as its span.
 fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
     let (sender, told) = sync_channel(1);
     let path = path.to_owned();
@@ -104,8 +102,7 @@ fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
     Ok(told)
 }
 
-/// Whether something came, after a while. `None`: the terminal is gone, which whoever reads its keys would look at for
-/// ever.
+/// Waits a while for an event. `None`: the terminal is gone. The event library would then read it for ever.
 fn wait_for_event() -> Result<Option<bool>> {
     let stdin = std::io::stdin();
     let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
@@ -120,7 +117,7 @@ fn wait_for_event() -> Result<Option<bool>> {
     Ok(Some(event::poll(Duration::ZERO)?))
 }
 
-/// Until a key ends it, or a signal: whoever sends that wants the terminal back as it was.
+/// Runs until a key or a signal ends it. Restores the terminal in both cases.
 fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_to_end: &AtomicBool) -> Result<()> {
     let mut is_stale = true;
     while !is_to_end.load(Ordering::Relaxed) {
@@ -131,11 +128,11 @@ fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_
             };
         }
         if is_stale && terminal.draw(|frame| draw::draw(frame, &mut app)).is_err() {
-            // The same.
+            // The terminal is gone here, too.
             std::process::exit(1);
         }
         let Some(is_there) = wait_for_event()? else {
-            // No terminal to be given back, nor anybody to be told: the attempt would fail in a drop.
+            // The terminal is gone: an attempt to restore it would fail in a drop.
             std::process::exit(1);
         };
         is_stale = is_there;

@@ -13,19 +13,21 @@ use jiff::tz::TimeZone;
 pub use self::when::BadTime;
 use crate::disk::Daemon;
 
-/// Say why a tenant was slow at some time in the last day: what it got beside what it gets usually, what its neighbours
-/// did differently, whose fault it was, and what would have helped. Without --at and --last: in the last ten minutes.
+/// Explain why a tenant was slow at some time in the last day. Without --at and --last: the last ten minutes.
+///
+/// Compares what the tenant got with what it usually gets, shows what its neighbours did differently, names the cause,
+/// and says what would have helped.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The tenant.
+    /// Name of the tenant.
     tenant: String,
 
-    /// The minute from then on: 03:12 (the last time that it was), 03:12:30 or 2026-11-24T03:12, in this host's time
-    /// zone, or with another offset (2026-11-24T03:12Z)
+    /// Start of the minute to explain: 03:12 (the most recent one), 03:12:30 or 2026-11-24T03:12, in the time zone of
+    /// this host, or with another offset (2026-11-24T03:12Z)
     #[arg(long, value_name = "TIME", conflicts_with = "last")]
     at: Option<String>,
 
-    /// The last so many minutes or hours, such as 10m; 1h at most
+    /// The last minutes or hours, such as 10m; at most 1h
     #[arg(long, value_name = "SPAN")]
     last: Option<String>,
 
@@ -33,10 +35,10 @@ pub struct Args {
     daemon: Daemon,
 }
 
-/// Runs the command.
+/// Runs `evenkeel why`.
 ///
 /// # Errors
-/// A time that is none, no daemon, or nothing that it has kept of that time.
+/// The time is invalid, there is no daemon, or it has no history of that time.
 pub fn run(args: &Args) -> Result<()> {
     let (now, zone) = (Timestamp::now(), TimeZone::system());
     let (from, to) = match &args.at {

@@ -1,4 +1,4 @@
-//! Attaching to whatever listens on a tenant's socket, or to a drive itself.
+//! Attaches to a tenant's socket, or to a drive itself.
 
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ const VFIO_USER_SOCKET: &str = "cntrl";
 /// The socket of a vhost-user-blk tenant, in the tenant's directory.
 const VHOST_USER_SOCKET: &str = "vhost.sock";
 
-/// What speaks on a socket.
+/// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Frontend {
-    /// vhost-user-blk if the socket is called `vhost.sock` or its directory holds that alone, else vfio-user.
+    /// vhost-user-blk if the socket is named `vhost.sock`, or if the directory has only that one; else vfio-user.
     #[default]
     Auto,
     /// An NVMe controller.
@@ -28,7 +28,7 @@ pub enum Frontend {
 }
 
 impl Frontend {
-    /// The socket that `path`, itself one or its directory, stands for, and what speaks there.
+    /// The socket at `path`, itself a socket or its directory, and whether it is vhost-user-blk.
     fn socket(self, path: &Path) -> (PathBuf, bool) {
         let (vfio, vhost) = (path.join(VFIO_USER_SOCKET), path.join(VHOST_USER_SOCKET));
         let is_directory = path.is_dir();
@@ -51,14 +51,14 @@ impl Frontend {
 pub enum AnyDisk {
     /// NVMe over vfio-user.
     Nvme(Box<NvmeDisk<VfioUserDevice>>),
-    /// A drive that the kernel gave away, through VFIO.
+    /// A drive that was taken from the kernel, through VFIO.
     Drive(Box<NvmeDisk<VfioDevice>>),
     /// virtio-blk over vhost-user.
     Vhost(VhostDisk),
 }
 
 impl AnyDisk {
-    /// Attaches to the socket at `path`, to the one in the directory `path`, or to the drive whose PCI address that is.
+    /// Attaches to the socket at `path`, to the one in the directory `path`, or to the drive with that PCI address.
     pub fn attach(path: &Path, frontend: Frontend) -> Result<Self, Error> {
         Self::attach_with(path, frontend, None)
     }

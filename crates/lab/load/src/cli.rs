@@ -20,7 +20,7 @@ use crate::stats::JobResult;
 use crate::value::{Amount, BlockSizes, bytes, count, duration, percent};
 use crate::{Error, report};
 
-/// Whether an idle thread gives up its core.
+/// Whether an idle thread yields its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Yield {
     /// If this machine has too few cores for the threads and a daemon.
@@ -31,15 +31,15 @@ enum Yield {
     Never,
 }
 
-/// Drive tenants' disks and measure them, with fio's words. A job runs on every socket named.
+/// Send I/O to tenants' disks and measure it, with fio's options. A job runs on every socket given.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Tenants' sockets, or the directories that hold them as `cntrl` (vfio-user) or `vhost.sock`
-    /// (vhost-user-blk); or the PCI address of a drive that was claimed (`evenkeel drive claim`), whose first namespace
-    /// it overwrites like any other disk.
+    /// Sockets of tenants, or the directories that hold them as `cntrl` (vfio-user) or `vhost.sock` (vhost-user-blk).
+    /// Or the PCI address of a claimed drive (`evenkeel drive claim`): its first namespace is overwritten like any
+    /// other disk.
     #[arg(required = true, value_name = "SOCKET")]
     sockets: Vec<PathBuf>,
-    /// What speaks on the sockets, where their names don't tell.
+    /// Protocol of the sockets, if their names don't show it.
     #[arg(long, default_value = "auto", value_name = "PROTOCOL")]
     frontend: Frontend,
     /// Kind and order of commands.
@@ -48,7 +48,7 @@ pub struct Args {
     /// Block size.
     #[arg(long, default_value = "4k", value_parser = bytes, value_name = "SIZE")]
     bs: u64,
-    /// Block sizes with their shares, in place of --bs: 4k/60:64k/40.
+    /// Block sizes with their shares in percent, instead of --bs: 4k/60:64k/40.
     #[arg(long, value_name = "SIZE/SHARE:…")]
     bssplit: Option<BlockSizes>,
     /// Commands in flight per job.
@@ -57,30 +57,30 @@ pub struct Args {
     /// Jobs per socket, each with its own queue.
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
-    /// More queues per socket, to which nothing is sent: what do they cost the others?
+    /// Additional queues per socket that get no commands, to measure what they cost the others.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
     idle_queues: u16,
-    /// What a queue counts for among its client's: urgent, high, medium or low. Several, with commas, go to a
-    /// socket's jobs in turn. Without it, by this process's I/O priority (ionice): realtime is high, best-effort
-    /// medium, idle low. NVMe alone.
+    /// NVMe only: priority of a job's queue: urgent, high, medium or low. Several, separated by commas, are given to a
+    /// socket's jobs in turn. Default: from this process's I/O priority (ionice): realtime is high, best-effort medium,
+    /// idle low.
     #[arg(long, value_delimiter = ',', value_parser = priority, value_name = "CLASS,…")]
     queue_priority: Vec<QueuePriority>,
-    /// How the controller picks among a client's queues: rr (in turn), wrr (urgent first, the others by weights
-    /// in commands) or drr (the same in KiB), with the weights of high, medium and low queues: wrr:32,16,8 or
-    /// drr:128,64,32. Without it, wrr where the controller has it. NVMe alone.
+    /// NVMe only: how the controller arbitrates among a client's queues. rr: in turn. wrr: urgent first, the others by
+    /// weights in commands. drr: by weights in KiB. Weights are those of high, medium and low queues: wrr:32,16,8 or
+    /// drr:128,64,32. Default: wrr if the controller has it.
     #[arg(long, value_parser = arbitration, value_name = "KIND[:H,M,L]")]
     arbitration: Option<Arbitration>,
-    /// Share of reads in rw and randrw.
+    /// Percentage of reads, for rw and randrw.
     #[arg(long, default_value = "50%", value_parser = percent, value_name = "PERCENT")]
     rwmixread: u8,
-    /// Commands per second and job, sent when due whatever completes; latencies then count from when a
-    /// command was due.
+    /// Commands per second and job, sent when due, whatever completes. Latencies then count from when a command was
+    /// due.
     #[arg(long, value_parser = count, value_name = "N")]
     rate_iops: Option<u64>,
-    /// How --rate-iops spreads commands.
+    /// How --rate-iops spaces commands.
     #[arg(long, default_value = "linear", value_name = "PROCESS")]
     rate_process: Arrivals,
-    /// How long to measure; without it, until the range was moved once.
+    /// How long to measure. Default: until the range was transferred once.
     #[arg(long, value_parser = duration, value_name = "TIME")]
     runtime: Option<Duration>,
     /// Warm-up before measuring.
@@ -89,32 +89,32 @@ pub struct Args {
     /// Pause after completions.
     #[arg(long, default_value = "0s", value_parser = duration, value_name = "TIME")]
     thinktime: Duration,
-    /// Where the working range starts: bytes or a share of the disk.
+    /// Start of the working range: bytes, or a percentage of the disk.
     #[arg(long, default_value = "0", value_name = "SIZE|PERCENT")]
     offset: Amount,
-    /// Length of the working range; without it, to the end of the disk.
+    /// Length of the working range. Default: to the end of the disk.
     #[arg(long, value_name = "SIZE|PERCENT")]
     size: Option<Amount>,
-    /// Stamp what is written, check what is read, and read everything back at the end. With read or
-    /// randread: check what an earlier run with the same --randseed and --bs wrote.
+    /// Stamp what is written, check what is read, and read everything back at the end. With read or randread: check
+    /// what an earlier run with the same --randseed and --bs wrote.
     #[arg(long)]
     verify: bool,
     /// Make each write durable before it completes (FUA; with vhost-user-blk a flush after each).
     #[arg(long)]
     fua: bool,
-    /// Go on after a command failed.
+    /// Go on after a command fails.
     #[arg(long)]
     continue_on_error: bool,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 0x5eed, value_name = "N")]
     randseed: u64,
-    /// Name of the jobs in results; without it, the tenant's.
+    /// Name of the jobs in the results. Default: the tenant's name.
     #[arg(long, default_value = "", hide_default_value = true)]
     name: String,
-    /// Threads that drive all jobs together; without it, one per job as far as cores go.
+    /// Threads that run all jobs together. Default: one per job, as far as there are cores.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Whether an idle thread offers its core to others.
+    /// Whether an idle thread yields its core to other threads.
     #[arg(long = "yield", default_value = "auto", value_name = "WHEN")]
     give_way: Yield,
     /// A job without any completion for this long has failed.
@@ -153,7 +153,7 @@ impl Args {
     fn options(&self) -> Options {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let jobs = self.sockets.len() * usize::from(self.numjobs);
-        // One core is left to whoever serves us.
+        // One core is left for the daemon.
         let threads = self.threads.unwrap_or_else(|| jobs.min(cores.saturating_sub(1))).max(1);
         let give_way = match self.give_way {
             Yield::Auto => threads >= cores,
@@ -186,13 +186,13 @@ pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     let clean = results.iter().all(|result| result.is_clean());
     let checked = |result: &JobResult| result.verify.as_ref().is_some_and(|verify| verify.checked_units > 0);
     if spec.verify && !results.iter().all(checked) {
-        // Ended in good order by a signal: no failure, but no proof either.
+        // A signal ended it in good order: not a failure, but not a proof either.
         eprintln!("verify: a job was stopped before it could check anything");
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A flag that signals set. More of them change nothing: `timeout` sends two at once.
+/// A flag that signals set. Further signals change nothing: `timeout` sends two at once.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
