@@ -1,12 +1,25 @@
 //! What a daemon says of its tenants over a span of time.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::drives::DriveHealth;
 
+/// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
+pub const MAX_SPAN_MS: u64 = 60_000;
+
+/// Which span [`Snapshot`] is to be about.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct StatsAsked {
+    /// The next so many milliseconds, 60,000 at most. 0: since the daemon started.
+    #[serde(default)]
+    pub span_ms: u64,
+}
+
 /// All tenants over one span.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// The policy in force on each drive.
     pub drives: Vec<DrivePolicy>,
@@ -19,7 +32,7 @@ pub struct Snapshot {
 }
 
 /// A poller over one span.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PollerRow {
     /// Its number, as in its thread's name; given once.
     pub poller: usize,
@@ -38,7 +51,7 @@ pub struct PollerRow {
 }
 
 /// A drive and its policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DrivePolicy {
     /// The drive.
     pub drive: String,
@@ -50,7 +63,7 @@ pub struct DrivePolicy {
 }
 
 /// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TenantRow {
     /// The tenant.
     pub name: String,
@@ -138,7 +151,7 @@ pub struct TenantRow {
 
 /// What tenants without a latency target get together, as the model says for the load that was measured: bytes per
 /// second.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PriceRow {
     /// Beside the promise.
     pub others_bw_bytes: f64,
@@ -151,7 +164,7 @@ pub struct PriceRow {
 }
 
 /// What keeps a tenant from more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeldRow {
     /// `promise`: others have no more work with the drive than one leaves them; `floor`: another one's goes first;
     /// `limits`: its own; `depth`: the drive has all that it asks for; `share`: others have theirs; `cpu`: its poller
@@ -207,7 +220,7 @@ pub struct BoundRow {
 }
 
 /// What a tenant was expected to get over a span, were it long.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Predicted {
     /// Completions per second.
     pub iops: f64,

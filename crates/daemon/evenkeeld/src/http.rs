@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
-    Drive, DriveHealth, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, Live, LiveDetail, LiveDisk,
-    LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation, OperationState, Problem,
-    Sanitize, SanitizeStep, Step, Wipe,
+    Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow, Key, Live,
+    LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDisk, NewDrive,
+    Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Sanitize, SanitizeStep, Snapshot, Step,
+    TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -17,7 +18,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
@@ -35,13 +36,14 @@ use crate::port::{self, Token};
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::Role;
+use crate::stats_thread::{self, StatsView};
 use crate::traces::Traces;
 use crate::why::Asker;
 
 /// How many clients may wait for something to happen: the others are for who has something to say.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
-/// How long one request may take in all.
+/// How long one request may take in all, without the span that it asks about.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// A disk takes a few hundred bytes.
@@ -57,7 +59,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
         apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
-        live_thread::one
+        live_thread::one, stats_thread::stats
     ),
     components(schemas(
         Event,
@@ -79,6 +81,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         DiskChange,
         Drive,
         DriveHealth,
+        DrivePolicy,
+        HeldRow,
         Live,
         LiveDetail,
         LiveDisk,
@@ -90,9 +94,14 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         NewDrive,
         Operation,
         OperationState,
+        PollerRow,
+        Predicted,
+        PriceRow,
         Problem,
         Sanitize,
         SanitizeStep,
+        Snapshot,
+        TenantRow,
         Wipe
     )),
     modifiers(&Descriptions)
@@ -133,25 +142,35 @@ fn meaning(status: &str) -> &'static str {
 pub struct Asked {
     daemon: Handle,
     events: Arc<EventLog>,
-    /// Places for those who wait for events.
+    /// Places for those who wait for something to happen.
     waits: Arc<Semaphore>,
     metrics: Metrics,
     pub(crate) asker: Asker,
     pub(crate) traces: Traces,
     live: LiveView,
+    pub(crate) stats: StatsView,
 }
 
 impl Asked {
-    /// Nobody waits for events yet.
+    /// Nobody waits yet.
     pub fn new(
         daemon: Handle,
         events: Arc<EventLog>,
         metrics: Metrics,
         live: LiveView,
+        stats: StatsView,
         asker: Asker,
         traces: Traces,
     ) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live }
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live, stats }
+    }
+
+    /// One of the few places for those who wait. Whoever finds none is told `remedy`.
+    pub(crate) fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
+        self.waits.try_acquire().map_err(|_| {
+            let title = format!("{MAX_WAITING} others wait already");
+            Problem::new(503, "too-many-wait", title, remedy).into()
+        })
     }
 }
 
@@ -193,6 +212,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
+        .route(STATS, get(stats_thread::stats))
         .route("/v1/why/{tenant}", get(http_why::why))
         .merge(looks())
         .route("/", get(the_page))
@@ -285,9 +305,13 @@ const BECOME_ANY: &str = "have root add you to the group that `operators` or `vi
                           configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";
 
+/// What takes as long as the span that it is about.
+const STATS: &str = "/v1/stats";
+
 /// Who sends a byte a second is sent away.
 async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+    let span = if request.uri().path() == STATS { Duration::from_millis(MAX_SPAN_MS) } else { Duration::ZERO };
+    match tokio::time::timeout(REQUEST_LIMIT + span, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             Refused(Problem::new(408, "too-slow", "the request took too long", "send it in one piece")).into_response()
@@ -518,10 +542,7 @@ async fn events(
     if wait_s == 0 || told.lost || !told.events.is_empty() {
         return Ok(Json(told));
     }
-    let Ok(_place) = asked.waits.try_acquire() else {
-        let title = format!("{MAX_WAITING} others wait for events already");
-        return Err(Problem::new(503, "too-many-wait", title, "ask without wait_s, or later").into());
-    };
+    let _place = asked.place_to_wait("ask without wait_s, or later")?;
     let waited = tokio::time::timeout(Duration::from_secs(wait_s.into()), newest.changed()).await;
     Ok(Json(if waited.is_ok() { look() } else { told }))
 }

@@ -16,7 +16,7 @@
 //! | `events` | what happened lately |
 //! | `summaries`, `why` | what tenants got over the last day, kept in files; why one of them was slow then |
 //! | `recording`, `traces` | every command of a tenant, while somebody asks for it |
-//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
+//! | `stats_thread`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
 //! | `manager`, `status`, `pulse` | what the service manager is told, and whether pollers make progress |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -33,7 +33,6 @@ mod applying;
 mod body;
 mod client_stream;
 mod clock;
-mod control;
 mod cpu_waits;
 pub mod daemon;
 mod disks;
@@ -78,6 +77,7 @@ mod sanitizing;
 pub mod serve;
 mod served_drive;
 mod snapshot;
+mod stats_thread;
 mod status;
 pub mod stderr;
 mod stopwatch;

@@ -13,7 +13,6 @@ use io_model::TenantId;
 
 use crate::api_socket::ApiSocket;
 use crate::clock::Clock;
-use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
@@ -25,6 +24,7 @@ use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::stats_thread::StatsView;
 use crate::status;
 use crate::summaries::{Around, Summaries};
 use crate::totals::{Ledger, Served};
@@ -56,7 +56,6 @@ pub struct Owner {
     told_pollers: usize,
     summaries: Summaries,
     metrics: Metrics,
-    _control: ControlSocket,
     _api: ApiSocket,
 }
 
@@ -66,10 +65,10 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, .. } = opened;
+        let Opened { drives, added, absent, api, port, state_dir, own_file, roles, .. } = opened;
         let (helper, keeper, history, manager) = (opened.helper, opened.keeper, opened.history, opened.manager);
         let clock = Clock::start();
-        let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
+        let gate = around.gate.clone();
         let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
@@ -86,7 +85,15 @@ impl Owner {
         let sink = Arc::clone(&common.around.sink);
         let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
-        let asked = Asked::new(daemon(), events(), metrics.clone(), live, asker, Traces::start(daemon())?);
+        let asked = Asked::new(
+            daemon(),
+            events(),
+            metrics.clone(),
+            live,
+            StatsView::start(daemon(), clock)?,
+            asker,
+            Traces::start(daemon())?,
+        );
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -101,8 +108,7 @@ impl Owner {
             told_pollers: 0,
             summaries,
             metrics,
-            _control: ControlSocket::serve(control, View { daemon: daemon(), clock, roles }, control_gate)?,
-            _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
+            _api: ApiSocket::serve(api, port, roles, asked, gate)?,
             common,
         };
         let started = owner.drives.values_mut().try_for_each(ServedDrive::start_tenants);

@@ -6,7 +6,7 @@
 //! | [`host`] | [`Host`](host::Host), [`Daemon`](host::Daemon): a directory, a configuration with victims and attackers, the process |
 //! | [`victim`] | [`Victim`](victim::Victim): verified reads and writes of one tenant, over restarts of the daemon if need be |
 //! | `vm` | a victim whose virtqueue outlives the daemon |
-//! | [`watch`] | who asks the control socket, and who attaches anew, all the time |
+//! | [`watch`] | who asks the API, and who attaches anew, all the time |
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use api::{Answer, Ask, TenantRow};
+use api::{Rest, StatsAsked, TenantRow};
 use backend_memory::ModelDrive;
 use io_model::{Backend, Done, HwqId, Io, Nanos};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
@@ -164,11 +164,7 @@ impl Drop for Stop<'_> {
 
 /// What `stats` says of `db` since the start.
 fn stats(directory: &Path) -> TenantRow {
-    let mut control = UnixStream::connect(directory.join("control")).unwrap();
-    writeln!(control, "{}", serde_json::to_string(&Ask::Stats { span_ms: 0 }).unwrap()).unwrap();
-    let mut line = String::new();
-    BufReader::new(control).read_line(&mut line).unwrap();
-    let Answer::Stats(snapshot) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+    let snapshot = Rest::new(api::api_path(directory)).stats(StatsAsked { span_ms: 0 }).unwrap();
     snapshot.tenants.into_iter().find(|tenant| tenant.name == "db").unwrap()
 }
 
