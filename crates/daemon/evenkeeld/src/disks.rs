@@ -4,7 +4,6 @@
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::channel;
 
 use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
@@ -466,7 +465,7 @@ impl ServedDrive {
             Wipe::ThreePasses => WipeMethod::ThreePasses,
         };
         // When it has left nobody waits for it.
-        self.delete(name, method, channel().0).map_err(|error| not_durable(&error))?;
+        self.delete(name, method).map_err(|error| not_durable(&error))?;
         self.take_namespaces(&config);
         self.config = config;
         Ok(())

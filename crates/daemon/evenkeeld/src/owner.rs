@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::EventKind;
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
-use io_model::TenantId;
 
 use crate::api_socket::ApiSocket;
 use crate::clock::Clock;
@@ -23,7 +22,7 @@ use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
-use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::served_drive::{Common, DriveId, ServedDrive, answer};
 use crate::stats_thread::StatsView;
 use crate::status;
 use crate::summaries::{Around, Summaries};
@@ -178,19 +177,6 @@ impl Owner {
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         match command {
-            Command::Add(tenant, done) => {
-                if let Some(drive) = self.drives.values_mut().next() {
-                    drive.add_and_tell(*tenant, done);
-                }
-            }
-            Command::Change(id, terms, done) => {
-                let changed = self.drive_of(id).and_then(|drive| drive.change_in_place(id, terms));
-                answer(&done, changed);
-            }
-            Command::Remove(id, done) => match self.drive_of(id) {
-                Ok(drive) => drive.remove(id, done),
-                Err(error) => answer(&done, Err(error)),
-            },
             Command::Disk(command) => self.apply_to_disks(command),
             Command::Reread => match &self.own_file {
                 Some(file) => file.read_again(self.common.handle.clone()),
@@ -217,11 +203,6 @@ impl Owner {
             // Ends the loop around this.
             Command::Stop(_) => {}
         }
-    }
-
-    fn drive_of(&mut self, id: TenantId) -> Result<&mut ServedDrive> {
-        let drive = self.drives.values_mut().find(|drive| drive.tenants.contains_key(&id));
-        drive.ok_or_else(|| anyhow!(nobody(id)))
     }
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.

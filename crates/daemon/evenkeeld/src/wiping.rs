@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -107,18 +107,13 @@ impl ServedDrive {
         self.wipes.failed.values().next().map(String::as_str)
     }
 
-    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. `done` hears when
-    /// a tenant has left; then what it had is overwritten, and after that free. Namespaces of a tenant are detached
+    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. Once a
+    /// tenant has left, what it had is overwritten, and after that free. Namespaces of a tenant are detached
     /// from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
-    pub(crate) fn delete(
-        &mut self,
-        name: &str,
-        method: WipeMethod,
-        done: Sender<Result<()>>,
-    ) -> Result<(), LayoutError> {
+    pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), LayoutError> {
         let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
         self.layout.release(name, method, &self.detached_settings(|tenant| tenant != name))?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
@@ -127,13 +122,9 @@ impl ServedDrive {
             Some(id) => {
                 let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
                 self.wipes.held.insert(id, offsets.collect());
-                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id, done) }
+                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id) }
             }
-            None => {
-                // Who asked may have given up.
-                let _ = done.send(Ok(()));
-                self.wipe_next();
-            }
+            None => self.wipe_next(),
         }
         Ok(())
     }
