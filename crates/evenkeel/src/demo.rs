@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use api::{Client, Snapshot};
+use api::{Rest, Snapshot, StatsAsked};
 use load::value::BlockSizes;
 use load::{JobResult, JobSpec, Options, Patience, Rw, Sample, Target};
 use serde::Serialize;
@@ -126,7 +126,7 @@ fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &Atomi
     if let Some(error) = results.iter().find_map(|result| result.error.as_ref().map(|error| (&result.target, error))) {
         bail!("tenant {}: {}", error.0, error.1);
     }
-    let snapshot = Client::connect(&server.dir().join("control"))?.stats(0)?;
+    let snapshot = Rest::new(api::api_path(server.dir())).stats(StatsAsked::default())?;
     let tenants = names.iter().map(|name| row(name, &results, &snapshot, args)).collect();
     server.stop()?;
     Ok(Phase { policy, scenario, tenants })

@@ -4,7 +4,7 @@ mod listing;
 mod options;
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -36,7 +36,7 @@ pub(crate) struct Daemon {
     pub(crate) json: bool,
 }
 
-/// How to reach the daemon's socket for figures, which is beside its API socket.
+/// Where the daemon answers, for commands that are also told its directory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Figures {
     /// The daemon's API socket: `api.sock` in the `runtime_dir` of its configuration.
@@ -49,10 +49,9 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// The socket.
-    pub(crate) fn path(&self) -> PathBuf {
-        let beside = self.socket.parent().unwrap_or(Path::new("."));
-        api::control_path(self.runtime_dir.as_deref().unwrap_or(beside))
+    /// The daemon there.
+    pub(crate) fn daemon(&self) -> Rest {
+        Rest::new(self.runtime_dir.as_deref().map_or_else(|| self.socket.clone(), api::api_path))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Result, ensure};
-use api::Client;
+use api::StatsAsked;
 
 use crate::disk::Figures;
 use crate::table;
@@ -34,10 +34,10 @@ pub fn run(args: &Args) -> Result<()> {
         args.once || args.interval > 0,
         "--interval 0 is since the daemon started: add --once, or write 1 to 60 seconds"
     );
-    let mut client = Client::connect(&args.daemon.path())?;
-    let span_ms = args.interval * 1000;
+    let daemon = args.daemon.daemon();
+    let asked = StatsAsked { span_ms: args.interval * 1000 };
     loop {
-        let snapshot = client.stats(span_ms)?;
+        let snapshot = daemon.stats(asked)?;
         let mut out = std::io::stdout().lock();
         if args.json {
             writeln!(out, "{}", serde_json::to_string(&snapshot)?)?;

@@ -8,7 +8,6 @@
 //! | `controller`, `admin` | [`Controller`]: initialization, admin commands, creating and deleting queues, shutdown |
 //! | `priority` | [`Arbitration`], and the queue priority for a thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
-//! | [`passthrough`] | commands to a drive that is bound to the kernel's driver |
 //! | `outcome` | [`outcome`]: an NVMe status as the project's common outcome of a command |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
@@ -18,7 +17,7 @@
 //! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
 //! IOMMU.
 
-// System calls, in `priority`, `passthrough` and `vfio`.
+// System calls, in `priority` and `vfio`.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a controller takes its time to get ready")]
 
@@ -30,7 +29,6 @@ mod error;
 #[cfg(feature = "fake-device")]
 pub mod fake;
 mod outcome;
-pub mod passthrough;
 mod pieces;
 mod priority;
 mod queue;

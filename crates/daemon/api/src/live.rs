@@ -12,8 +12,7 @@ pub struct Live {
     pub version: String,
     /// The versions of the state that this daemon leaves to its successor when a signal ends it.
     ///
-    /// The form is `<NVMe controller state>.<keeper protocol>.<virtio disk state>`. The controller state is written in
-    /// the previous version, so that clients survive a downgrade by one version.
+    /// The form is `<NVMe controller state>.<keeper protocol>.<virtio disk state>`.
     #[serde(default)]
     pub handover: String,
     /// When the daemon started, in milliseconds since 1970. All counters start at 0 then.
@@ -46,8 +45,6 @@ pub struct LiveDrive {
     pub free_bytes: u64,
     /// Bytes of deleted disks that are not overwritten yet. They become free then.
     pub wiping_bytes: u64,
-    /// It is held until it is sanitized.
-    pub sanitizing: bool,
     /// Why the drive failed to open, or was given up. Its disks are not served.
     pub failed: Option<String>,
     /// The drive's own health report, at most a minute old.

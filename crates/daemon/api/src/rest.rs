@@ -1,6 +1,7 @@
 //! The client of the HTTP API.
 
-use std::io::IoSlice;
+use std::fmt;
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, Live,
-    NewDisk, NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, TraceAsked, Why, WhyAsked, Wipe,
+    NewDisk, NewDrive, Operation, Problem, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -33,6 +34,21 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Path of the API socket of the daemon whose sockets are in `runtime_dir`.
 pub fn api_path(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("api.sock")
+}
+
+/// Roles that may ask besides root, and the remedy for all others.
+const WHO_ELSE_MAY_ASK: &str = "its own user, and the groups that `operators` and `viewers` under [api] in its \
+                                configuration name; have root add you to one";
+
+/// No daemon listens on the API's socket.
+#[derive(Debug)]
+pub struct NoDaemon(PathBuf);
+
+impl fmt::Display for NoDaemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.0.display();
+        write!(f, "no daemon answers at {path}; is `evenkeel serve` running with this runtime_dir?")
+    }
 }
 
 /// A client of one daemon. Each request opens a connection of its own.
@@ -61,6 +77,16 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn live(&self) -> Result<Live> {
         self.ask(Method::GET, "/live", None::<&()>)
+    }
+
+    /// Returns each tenant's statistics over a span, which this call waits for.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn stats(&self, asked: StatsAsked) -> Result<Snapshot> {
+        let StatsAsked { span_ms } = asked;
+        let limit = ANSWER_LIMIT + Duration::from_millis(span_ms);
+        self.ask_with(&[], limit, Method::GET, &format!("/v1/stats?span_ms={span_ms}"), None::<&()>)
     }
 
     /// Returns one disk.
@@ -143,7 +169,7 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn add_drive(&self, drive: &NewDrive, opened: &[BorrowedFd<'_>]) -> Result<Drive> {
-        self.ask_with(opened, Method::POST, "/v1/drives", Some(drive))
+        self.ask_with(opened, ANSWER_LIMIT, Method::POST, "/v1/drives", Some(drive))
     }
 
     /// Removes a drive that was added while the daemon ran and that has no disks. See [`DriveRemoval`].
@@ -153,14 +179,6 @@ impl Rest {
     pub fn remove_drive(&self, name: &str, removal: DriveRemoval) -> Result<Vec<Drive>> {
         let at = format!("{}?force={}", named("drives", name)?, removal.force);
         self.ask(Method::DELETE, &at, None::<&()>)
-    }
-
-    /// Takes a step of sanitizing a drive, which must have no disks. One that was taken already is as good.
-    ///
-    /// # Errors
-    /// As [`Rest::disks`].
-    pub fn sanitize(&self, name: &str, step: SanitizeStep) -> Result<Drive> {
-        self.ask(Method::POST, &format!("{}/sanitize", named("drives", name)?), Some(&Sanitize { step }))
     }
 
     /// Applies a configuration file, or returns what applying it would do.
@@ -226,7 +244,12 @@ impl Rest {
     }
 
     fn connect(&self, fds: &[BorrowedFd<'_>]) -> Result<UnixStream> {
-        let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
+        let stream = match UnixStream::connect(&self.socket) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                bail!("you may not ask the daemon at {}: root may, {WHO_ELSE_MAY_ASK}", self.socket.display())
+            }
+            connected => connected.with_context(|| NoDaemon(self.socket.clone()))?,
+        };
         if !fds.is_empty() {
             hand_over(&stream, fds).with_context(|| format!("the daemon at {}", self.socket.display()))?;
         }
@@ -243,12 +266,13 @@ impl Rest {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
-        self.ask_with(&[], method, at, body)
+        self.ask_with(&[], ANSWER_LIMIT, method, at, body)
     }
 
     fn ask_with<T: DeserializeOwned>(
         &self,
         fds: &[BorrowedFd<'_>],
+        limit: Duration,
         method: Method,
         at: &str,
         body: Option<&impl Serialize>,
@@ -261,7 +285,7 @@ impl Rest {
                 .body(Full::new(Bytes::from(serde_json::to_vec(body)?))),
             None => request.body(Full::default()),
         }?;
-        let (status, answer) = self.wait(send(stream, request), ANSWER_LIMIT)?;
+        let (status, answer) = self.wait(send(stream, request), limit)?;
         if status.is_success() {
             return serde_json::from_slice(&answer).context("the daemon's answer is not understood");
         }
@@ -348,12 +372,16 @@ async fn drive<T>(
 ) -> Result<T> {
     tokio::pin!(connection);
     tokio::pin!(answer);
-    tokio::select! {
+    let answered = tokio::select! {
         biased;
         answer = &mut answer => answer,
         ended = &mut connection => match ended {
             Ok(()) => answer.await,
             Err(error) => Err(error.into()),
         },
-    }
+    };
+    answered.map_err(|error| match error.downcast_ref::<hyper::Error>() {
+        Some(lost) if lost.is_incomplete_message() || lost.is_canceled() => anyhow!("it went away"),
+        _ => error,
+    })
 }

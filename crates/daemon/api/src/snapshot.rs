@@ -1,12 +1,25 @@
 //! Statistics of all tenants over a span of time.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::drives::DriveHealth;
 
+/// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
+pub const MAX_SPAN_MS: u64 = 60_000;
+
+/// Which span [`Snapshot`] is to be about.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct StatsAsked {
+    /// The next so many milliseconds, 60,000 at most. 0: since the daemon started.
+    #[serde(default)]
+    pub span_ms: u64,
+}
+
 /// All tenants over one span.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// The policy in force on each drive.
     pub drives: Vec<DrivePolicy>,
@@ -19,7 +32,7 @@ pub struct Snapshot {
 }
 
 /// A poller over one span.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PollerRow {
     /// The poller's number, as in its thread's name. Numbers are not reused.
     pub poller: usize,
@@ -38,7 +51,7 @@ pub struct PollerRow {
 }
 
 /// A drive and its policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DrivePolicy {
     /// The drive.
     pub drive: String,
@@ -50,7 +63,7 @@ pub struct DrivePolicy {
 }
 
 /// One tenant over one span. Latencies run from when the daemon first sees the doorbell until it posts the completion.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TenantRow {
     /// The tenant's name.
     pub name: String,
@@ -140,7 +153,7 @@ pub struct TenantRow {
 
 /// Combined throughput of the tenants without a latency target, in bytes per second. The model predicts it for the
 /// measured load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PriceRow {
     /// With this promise as it is.
     pub others_bw_bytes: f64,
@@ -153,7 +166,7 @@ pub struct PriceRow {
 }
 
 /// What limits a tenant's throughput.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HeldRow {
     /// The cause:
     ///
@@ -216,7 +229,7 @@ pub struct BoundRow {
 }
 
 /// What the model expects of a tenant in a long span.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Predicted {
     /// Completions per second.
     pub iops: f64,

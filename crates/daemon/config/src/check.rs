@@ -558,8 +558,8 @@ fn read_queues(
     or(sink, section, "queues", default, small_integer(1..=most))
 }
 
-/// What has a place in `runtime_dir`, where each tenant has its own: the control socket, the keeper's, the API's token.
-const OWN_NAMES: [&str; 3] = ["control", "keeper", "token"];
+/// What has a place in `runtime_dir`, where each tenant has its own: the keeper's socket, the API's token.
+const OWN_NAMES: [&str; 2] = ["keeper", "token"];
 
 /// A tenant's name.
 pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {

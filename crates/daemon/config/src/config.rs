@@ -26,7 +26,7 @@ const FILE_MAX_BYTES: u64 = 4 << 20;
 /// What a configuration file that holds together says of one drive: all of it where there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Sockets: each tenant's ([`Config::socket_path`]) and `<runtime_dir>/control`. Absolute.
+    /// Sockets: each tenant's ([`Config::socket_path`]) and the API's ([`Config::api_path`]). Absolute.
     pub runtime_dir: PathBuf,
     /// Where the layout of a block device is kept. Absolute.
     pub state_dir: PathBuf,
@@ -354,11 +354,6 @@ impl Config {
     /// Where a tenant's disk is reached: its socket, or the block device `/dev/evenkeel/<name>`.
     pub fn reached_at(&self, tenant: &Tenant) -> PathBuf {
         self.socket_path(tenant).unwrap_or_else(|| Path::new(DEVICE_DIR).join(&tenant.name))
-    }
-
-    /// The socket that the command line talks to.
-    pub fn control_path(&self) -> PathBuf {
-        self.runtime_dir.join("control")
     }
 
     /// The socket of the process that keeps clients, where there is one.

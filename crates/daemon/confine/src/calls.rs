@@ -17,8 +17,6 @@ pub enum ThreadKind {
     Poller,
     /// Serves one tenant's socket.
     Client,
-    /// Answers who asks on the control socket.
-    Control,
     /// Answers who asks over HTTP.
     Api,
     /// Reads the probes for whoever asks for metrics, and judges how tenants fare.
@@ -232,7 +230,19 @@ const OWNER: &[Call] = &[
 ];
 
 /// Of clients that are waited for together.
-const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];
+const API: &[Call] = &[
+    any(SYS_accept4),
+    any(SYS_getsockopt),
+    any(SYS_geteuid),
+    any(SYS_getegid),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_sendmsg),
+    any(SYS_sendto),
+    any(SYS_writev),
+    any(SYS_ioctl),
+    any(SYS_shutdown),
+];
 
 /// How full the daemon's file systems are, and the record of what was counted.
 const METRICS: &[Call] = &[
@@ -242,16 +252,6 @@ const METRICS: &[Call] = &[
     any(SYS_renameat),
     #[cfg(target_arch = "x86_64")]
     any(SYS_rename),
-];
-
-const CONTROL: &[Call] = &[
-    any(SYS_accept4),
-    any(SYS_getsockopt),
-    any(SYS_geteuid),
-    any(SYS_getegid),
-    any(SYS_recvfrom),
-    any(SYS_recvmsg),
-    any(SYS_sendmsg),
 ];
 
 /// On the drive, which is open: whole ranges, or by hand where it can't.
@@ -402,12 +402,11 @@ const PROGRAM: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 23] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
         Self::Client,
-        Self::Control,
         Self::Api,
         Self::Metrics,
         Self::Doorbells,
@@ -438,8 +437,7 @@ impl ThreadKind {
             Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER, PINS],
             Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN, PINS],
             Self::Drive => &[RUNTIME, PINS, DRIVE],
-            Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
-            Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
+            Self::Api => &[RUNTIME, EVENTS, API, UNLISTEN],
             Self::Metrics => &[RUNTIME, FILES, METRICS],
             Self::Doorbells | Self::Log | Self::Announce | Self::Manager | Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
@@ -460,7 +458,6 @@ impl ThreadKind {
             Self::Owner => "owner",
             Self::Poller => "poller",
             Self::Client => "client",
-            Self::Control => "control",
             Self::Api => "api",
             Self::Metrics => "metrics",
             Self::Doorbells => "doorbells",

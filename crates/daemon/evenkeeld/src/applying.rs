@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use api::{Action, Applied, Apply, Key, Problem, Step};
 use client_socket::{About, Level};
@@ -365,7 +364,7 @@ impl Owner {
             Action::Delete => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;
                 // When it has left nobody waits for it.
-                drive.delete(name, WipeMethod::Zeros, channel().0).map_err(|error| not_durable(&error))
+                drive.delete(name, WipeMethod::Zeros).map_err(|error| not_durable(&error))
             }
             Action::Change => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;

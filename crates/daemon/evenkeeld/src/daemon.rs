@@ -8,11 +8,11 @@ use anyhow::{Context, Result, anyhow};
 use api::{EventKind, Problem};
 use backend_nvme::LastHealth;
 use client_socket::{Gate, Keeper, Sink, Surroundings};
-use config::{Config, Prepared, Tenant};
+use config::{Config, Prepared};
 use confine::ThreadKind;
 use io_model::TenantId;
 use nvme_controller::FormatRecord;
-use policy::{PolicyConfig, Terms};
+use policy::PolicyConfig;
 use poller::Board;
 use ssd_model::Profile;
 
@@ -30,12 +30,6 @@ use crate::{panics, threads};
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
-    /// Serve one more tenant.
-    Add(Box<Tenant>, Sender<Result<TenantId>>),
-    /// A tenant is promised something else, or held to it.
-    Change(TenantId, Terms, Sender<Result<()>>),
-    /// Serve a tenant no more; answered once nothing of it is left but its data.
-    Remove(TenantId, Sender<Result<()>>),
     /// What the API asks for.
     Disk(DiskCommand),
     /// Read the own configuration file again, and apply it.
@@ -98,32 +92,6 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves one more tenant, on the drive that the configuration has first. Its socket accepts clients once this
-    /// returns, which waits until its range of the drive is zeroed if it is new. The identifier is never given again.
-    ///
-    /// # Errors
-    /// Its name is taken, there is no room for its disk, or it can't be served; nothing has changed.
-    pub fn add(&self, tenant: Tenant) -> Result<TenantId> {
-        self.ask(|done| Command::Add(Box::new(tenant), done))?
-    }
-
-    /// Changes what a tenant is promised and held to, while it runs. It stays with the pollers that serve it.
-    ///
-    /// # Errors
-    /// There is no such tenant.
-    pub fn change(&self, tenant: TenantId, terms: Terms) -> Result<()> {
-        self.ask(|done| Command::Change(tenant, terms, done))?
-    }
-
-    /// Takes a tenant off its socket, and waits until nothing of it is left: neither a command in flight nor a mapping,
-    /// nor a poller of its own. Its range of the drive stays reserved.
-    ///
-    /// # Errors
-    /// There is no such tenant.
-    pub fn remove(&self, tenant: TenantId) -> Result<()> {
-        self.ask(|done| Command::Remove(tenant, done))?
-    }
-
     /// What is said of the tenants that are there now, of each drive.
     ///
     /// # Errors
@@ -287,8 +255,6 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
 
 #[cfg(test)]
 mod flush_tests;
-#[cfg(test)]
-mod sanitizing_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use io_model::units::Size;
 use crate::front_end::{self, Growth};
 use crate::namespaces::State;
 use crate::poller_thread::{Message, TenantAt};
-use crate::served_drive::{Ready, ServedDrive, Waiting, answer};
+use crate::served_drive::{Ready, ServedDrive};
 use crate::zeroing::{Zeroed, Zeroing};
 
 impl ServedDrive {
@@ -23,7 +23,7 @@ impl ServedDrive {
             self.zero(id, name)?;
         }
         if needs_zeroing && !grows {
-            self.waiting.insert(id, Waiting { ready, done: None });
+            self.waiting.insert(id, ready);
             return Ok(());
         }
         self.put_on_socket(id, ready)
@@ -106,15 +106,12 @@ impl ServedDrive {
 
     /// The range of a new tenant is zeroed, or can't be: then it is there, for whoever deletes it, and not served.
     fn serve_zeroed(&mut self, id: TenantId, name: &str, zeroed: Result<()>) {
-        let Some(Waiting { ready, done }) = self.waiting.remove(&id) else { return };
+        let Some(ready) = self.waiting.remove(&id) else { return };
         let served = zeroed.and_then(|()| self.put_on_socket(id, ready));
         if let Err(error) = &served {
             let line = format!("{name}: it is not served, its new range can't be zeroed: {error:#}");
             (self.around.sink)(Level::Warn.of_tenant(name), &line);
             self.events.tell(EventKind::DriveFailing, Some(name), Some(format!("can't be zeroed: {error:#}")));
-        }
-        if let Some(done) = done {
-            answer(&done, served.map(|()| id));
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
-    Drive, DriveHealth, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, Live, LiveDetail, LiveDisk,
-    LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation, OperationState, Problem,
-    Sanitize, SanitizeStep, Step, Wipe,
+    Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow, Key, Live,
+    LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDisk, NewDrive,
+    Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -18,7 +18,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
@@ -36,13 +36,14 @@ use crate::port::{self, Token};
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::Role;
+use crate::stats_thread::{self, StatsView};
 use crate::traces::Traces;
 use crate::why::Asker;
 
 /// How many clients may wait for events at once. The other connections stay free for requests that do something.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
-/// The time limit of one request.
+/// The time limit of one request, beyond the span that it asks about.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// Limit of a request's body. A disk takes a few hundred bytes.
@@ -56,9 +57,9 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 #[openapi(
     info(title = "Evenkeel", description = "Manages the disks and drives of a running Evenkeel daemon.", license(name = "Apache-2.0")),
     paths(
-        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
+        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
         apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
-        live_thread::one
+        live_thread::one, stats_thread::stats
     ),
     components(schemas(
         Event,
@@ -80,6 +81,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         DiskChange,
         Drive,
         DriveHealth,
+        DrivePolicy,
+        HeldRow,
         Live,
         LiveDetail,
         LiveDisk,
@@ -91,9 +94,12 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         NewDrive,
         Operation,
         OperationState,
+        PollerRow,
+        Predicted,
+        PriceRow,
         Problem,
-        Sanitize,
-        SanitizeStep,
+        Snapshot,
+        TenantRow,
         Wipe
     )),
     modifiers(&Descriptions)
@@ -140,19 +146,29 @@ pub struct Asked {
     pub(crate) asker: Asker,
     pub(crate) traces: Traces,
     live: LiveView,
+    pub(crate) stats: StatsView,
 }
 
 impl Asked {
-    /// Puts the parts together.
+    /// Takes no permit for waiting yet.
     pub fn new(
         daemon: Handle,
         events: Arc<EventLog>,
         metrics: Metrics,
         live: LiveView,
+        stats: StatsView,
         asker: Asker,
         traces: Traces,
     ) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live }
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live, stats }
+    }
+
+    /// One of the few places for those who wait. Whoever finds none is told `remedy`.
+    pub(crate) fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
+        self.waits.try_acquire().map_err(|_| {
+            let title = format!("{MAX_WAITING} others wait already");
+            Problem::new(503, "too-many-wait", title, remedy).into()
+        })
     }
 }
 
@@ -190,10 +206,10 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
         .route("/v1/drives/{name}", axum::routing::delete(remove_drive))
-        .route("/v1/drives/{name}/sanitize", post(sanitize_drive))
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
+        .route(STATS, get(stats_thread::stats))
         .route("/v1/why/{tenant}", get(http_why::why))
         .merge(looks())
         .route("/", get(the_page))
@@ -286,9 +302,13 @@ const BECOME_ANY: &str = "have root add you to the group that `operators` or `vi
                           configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";
 
+/// Its answer takes as long as the span that it covers.
+const STATS: &str = "/v1/stats";
+
 /// Ends requests that take too long, such as a client that sends one byte a second.
 async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+    let span = if request.uri().path() == STATS { Duration::from_millis(MAX_SPAN_MS) } else { Duration::ZERO };
+    match tokio::time::timeout(REQUEST_LIMIT + span, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             Refused(Problem::new(408, "too-slow", "the request took too long", "send it in one piece")).into_response()
@@ -455,23 +475,6 @@ async fn remove_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, removal, reply)).await??))
 }
 
-/// Takes a drive without disks out of service while the client has it erase itself, or puts it back. Repeating the
-/// request is harmless. `503`: commands to the drive are still in flight.
-#[utoipa::path(
-    post, path = "/v1/drives/{name}/sanitize", params(("name" = String, Path)), request_body = Sanitize,
-    responses(
-        (status = 200, body = Drive), (status = 404, body = Problem), (status = 409, body = Problem),
-        (status = 503, body = Problem), (status = 507, body = Problem)
-    )
-)]
-async fn sanitize_drive(
-    State(daemon): State<Handle>,
-    Path(name): Path<String>,
-    Object(Sanitize { step }): Object<Sanitize>,
-) -> Result<Json<Drive>, Refused> {
-    Ok(Json(ask(&daemon, |reply| DiskCommand::Sanitize(name, step, reply)).await??))
-}
-
 /// Applies a configuration file: serves its tenants, or says what that would change. Repeating the request changes
 /// nothing.
 #[utoipa::path(
@@ -521,10 +524,7 @@ async fn events(
     if wait_s == 0 || told.lost || !told.events.is_empty() {
         return Ok(Json(told));
     }
-    let Ok(_place) = asked.waits.try_acquire() else {
-        let title = format!("{MAX_WAITING} clients already wait for events");
-        return Err(Problem::new(503, "too-many-wait", title, "ask without wait_s, or later").into());
-    };
+    let _place = asked.place_to_wait("ask without wait_s, or later")?;
     let waited = tokio::time::timeout(Duration::from_secs(wait_s.into()), newest.changed()).await;
     Ok(Json(if waited.is_ok() { look() } else { told }))
 }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 
 use anyhow::{Result, anyhow};
 use api::Problem;
@@ -20,43 +20,28 @@ use rustix::fs::{AtFlags, CWD, unlinkat};
 use crate::daemon::Happening;
 use crate::front_end::Reached;
 use crate::poller_thread::{Message, TenantAt};
-use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, answer, nobody};
+use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, nobody};
 use crate::threads;
 
-/// A tenant that was told to go.
-pub(crate) struct Leaving {
-    /// Pollers that have not let go of it yet.
-    parts: usize,
-    /// Whom to tell.
-    done: Sender<Result<()>>,
-}
-
 impl ServedDrive {
-    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
+    /// Serves a tenant no more. Its range of the drive stays reserved.
+    pub(crate) fn remove(&mut self, id: TenantId) {
         let teller = self.teller.clone();
         let left = move || {
             let teller = teller.clone();
             Box::new(move || teller.tell(Happening::Left(id))) as Box<dyn FnOnce() + Send>
         };
-        match self.begin_to_leave(id, done.clone(), left) {
-            Ok(0) => self.left(id),
-            Ok(_) => {}
-            Err(error) => answer(&done, Err(error)),
+        if let Ok(0) = self.begin_to_leave(id, left) {
+            self.left(id);
         }
     }
 
     /// Takes a tenant off its socket, and has its pollers let go of it; each calls `left` then. Returns how many they
     /// are.
-    fn begin_to_leave(
-        &mut self,
-        id: TenantId,
-        done: Sender<Result<()>>,
-        left: impl Fn() -> Box<dyn FnOnce() + Send>,
-    ) -> Result<usize> {
+    fn begin_to_leave(&mut self, id: TenantId, left: impl Fn() -> Box<dyn FnOnce() + Send>) -> Result<usize> {
         let live = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none());
         let live = live.ok_or_else(|| anyhow!(nobody(id)))?;
-        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
-        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
+        self.waiting.remove(&id);
         if let Some(server) = live.server.take() {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
@@ -69,7 +54,7 @@ impl ServedDrive {
         }
         self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
         let parts = live.places.len();
-        live.leaving = Some(Leaving { parts, done });
+        live.leaving = Some(parts);
         for (poller, slot) in &live.places {
             self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left()));
         }
@@ -78,18 +63,15 @@ impl ServedDrive {
 
     /// A poller has let go of its part of a tenant.
     pub(crate) fn left(&mut self, id: TenantId) {
-        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
-        leaving.parts = leaving.parts.saturating_sub(1);
-        if leaving.parts > 0 {
+        let Some(parts) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
+        *parts = parts.saturating_sub(1);
+        if *parts > 0 {
             return;
         }
-        let Some(Live { tenant, leaving, .. }) = self.forget(id) else { return };
+        let Some(Live { tenant, .. }) = self.forget(id) else { return };
         (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
         self.remove_directory_of(&tenant);
         self.wipe_if_let_go_of(id);
-        if let Some(Leaving { done, .. }) = leaving {
-            answer(&done, Ok(()));
-        }
     }
 
     /// The directory of a socket that is gone, unless something else is in it.
@@ -123,9 +105,9 @@ impl ServedDrive {
             };
             Box::new(tell) as Box<dyn FnOnce() + Send>
         };
-        for _ in 0..self.begin_to_leave(id, channel().0, tell)? {
+        for _ in 0..self.begin_to_leave(id, tell)? {
             left.recv_timeout(ADD_LIMIT).map_err(|_| anyhow!("a poller does not let go of it"))?;
-            self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|it| it.parts -= 1);
+            self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|parts| *parts -= 1);
         }
         Ok(self.forget(id))
     }

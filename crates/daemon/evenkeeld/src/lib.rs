@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `serve` | starts the daemon from a configuration file, and ends it |
 //! | `daemon`, `owner` | the owner thread, which owns all drives and tenants, and the commands to it |
-//! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping`, `sanitizing` | one drive with its pollers, tenants and layout; what it gives and takes back |
+//! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping` | one drive with its pollers, tenants and layout; what it gives and takes back |
 //! | `opened` | opens what needs the rights of the user that starts the daemon |
 //! | `front_end` | a tenant's front end: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
@@ -16,7 +16,7 @@
 //! | `events` | the event log |
 //! | `summaries`, `why` | what tenants got over the last day, in files; why one of them was slow |
 //! | `recording`, `traces` | traces of all commands of a tenant, while a client asks for one |
-//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
+//! | `stats_thread`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
 //! | `manager`, `status`, `pulse` | messages to the service manager, and whether pollers make progress |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last messages; panic handling; what each thread does first; the time |
 //!
@@ -33,7 +33,6 @@ mod applying;
 mod body;
 mod client_stream;
 mod clock;
-mod control;
 mod cpu_waits;
 pub mod daemon;
 mod disks;
@@ -74,10 +73,10 @@ mod queues;
 mod recording;
 mod refused;
 mod roles;
-mod sanitizing;
 pub mod serve;
 mod served_drive;
 mod snapshot;
+mod stats_thread;
 mod status;
 pub mod stderr;
 mod stopwatch;

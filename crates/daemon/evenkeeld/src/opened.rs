@@ -32,7 +32,6 @@ pub struct Opened {
     pub(crate) added: AddedDrives,
     /// Drives that can't be had.
     pub(crate) absent: Absent,
-    pub(crate) control: Listener,
     pub(crate) api: Listener,
     pub(crate) port: Option<OpenedPort>,
     /// Where the daemon keeps what must outlive it.
@@ -120,10 +119,8 @@ impl Opened {
         }
         let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
         // Who asks is told what it may not.
-        let mode = |for_others: bool| if for_others { 0o666 } else { 0o600 };
-        let bind = |path: &Path, mode| Listener::bind(path, access(None, None, mode, identity.as_ref()));
-        let control = bind(&config.control_path(), mode(roles.let_others_see_all()))?;
-        let api = bind(&config.api_path(), mode(roles.let_others_in()))?;
+        let mode = if roles.let_others_in() { 0o666 } else { 0o600 };
+        let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
         let port = OpenedPort::open(config, identity.as_ref(), sink)?;
         let (state_dir, totals) = (config.state_dir.clone(), config.totals_path());
         let own_file = OwnFile::find(config.file());
@@ -132,7 +129,6 @@ impl Opened {
             drives,
             added,
             absent,
-            control,
             api,
             port,
             state_dir,

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::EventKind;
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
-use io_model::TenantId;
 
 use crate::api_socket::ApiSocket;
 use crate::clock::Clock;
-use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
@@ -24,7 +22,8 @@ use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
-use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::served_drive::{Common, DriveId, ServedDrive, answer};
+use crate::stats_thread::StatsView;
 use crate::status;
 use crate::summaries::{Around, Summaries};
 use crate::totals::{Ledger, Served};
@@ -56,7 +55,6 @@ pub struct Owner {
     told_pollers: usize,
     summaries: Summaries,
     metrics: Metrics,
-    _control: ControlSocket,
     _api: ApiSocket,
 }
 
@@ -66,10 +64,10 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, .. } = opened;
+        let Opened { drives, added, absent, api, port, state_dir, own_file, roles, .. } = opened;
         let (helper, keeper, history, manager) = (opened.helper, opened.keeper, opened.history, opened.manager);
         let clock = Clock::start();
-        let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
+        let gate = around.gate.clone();
         let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
@@ -86,7 +84,15 @@ impl Owner {
         let sink = Arc::clone(&common.around.sink);
         let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
-        let asked = Asked::new(daemon(), events(), metrics.clone(), live, asker, Traces::start(daemon())?);
+        let asked = Asked::new(
+            daemon(),
+            events(),
+            metrics.clone(),
+            live,
+            StatsView::start(daemon(), clock)?,
+            asker,
+            Traces::start(daemon())?,
+        );
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -101,8 +107,7 @@ impl Owner {
             told_pollers: 0,
             summaries,
             metrics,
-            _control: ControlSocket::serve(control, View { daemon: daemon(), clock, roles }, control_gate)?,
-            _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
+            _api: ApiSocket::serve(api, port, roles, asked, gate)?,
             common,
         };
         let started = owner.drives.values_mut().try_for_each(ServedDrive::start_tenants);
@@ -116,7 +121,6 @@ impl Owner {
             let what = format!("{}: {}", missing.name(), missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
         }
-        owner.drives.values().for_each(ServedDrive::tell_if_held);
         owner.drives.values_mut().for_each(ServedDrive::wipe_next);
         owner.look_around();
         owner.notices.ready();
@@ -172,19 +176,6 @@ impl Owner {
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         match command {
-            Command::Add(tenant, done) => {
-                if let Some(drive) = self.drives.values_mut().next() {
-                    drive.add_and_tell(*tenant, done);
-                }
-            }
-            Command::Change(id, terms, done) => {
-                let changed = self.drive_of(id).and_then(|drive| drive.change_in_place(id, terms));
-                answer(&done, changed);
-            }
-            Command::Remove(id, done) => match self.drive_of(id) {
-                Ok(drive) => drive.remove(id, done),
-                Err(error) => answer(&done, Err(error)),
-            },
             Command::Disk(command) => self.apply_to_disks(command),
             Command::Reread => match &self.own_file {
                 Some(file) => file.read_again(self.common.handle.clone()),
@@ -211,11 +202,6 @@ impl Owner {
             // Ends the loop around this.
             Command::Stop(_) => {}
         }
-    }
-
-    fn drive_of(&mut self, id: TenantId) -> Result<&mut ServedDrive> {
-        let drive = self.drives.values_mut().find(|drive| drive.tenants.contains_key(&id));
-        drive.ok_or_else(|| anyhow!(nobody(id)))
     }
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.

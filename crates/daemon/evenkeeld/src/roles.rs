@@ -36,12 +36,7 @@ impl Roles {
         Self { operators: id(&api.operators), viewers: id(&api.viewers), tenants: api.tenants }
     }
 
-    /// Whether others than root and the daemon's own user may look at everything.
-    pub fn let_others_see_all(&self) -> bool {
-        self.operators.is_some() || self.viewers.is_some()
-    }
-
-    /// Whether others than these two may ask.
+    /// Whether others than root and the daemon's own user may ask.
     pub fn let_others_in(&self) -> bool {
         self.operators.is_some() || self.viewers.is_some() || self.tenants
     }
@@ -68,11 +63,6 @@ impl Roles {
 }
 
 impl Role {
-    /// It may look at everything.
-    pub fn sees_all(self) -> bool {
-        self.sees_only().is_none()
-    }
-
     /// The user whose tenants are all that it sees; `None`: it sees all.
     pub fn sees_only(self) -> Option<u32> {
         match self {

@@ -24,7 +24,6 @@ use crate::daemon::{Command, DriveView, Handle, Happening};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
-use crate::leaving::Leaving;
 use crate::log;
 use crate::namespaces::Namespaces;
 use crate::opened::{self, OpenedDrive};
@@ -45,7 +44,8 @@ pub(crate) struct Live {
     pub(crate) places: Vec<(PollerId, TenantSlot)>,
     /// Whose these pollers are, as the configuration had it when it came.
     pub(crate) home: Home,
-    pub(crate) leaving: Option<Leaving>,
+    /// It was told to go: pollers that have not let go of it yet.
+    pub(crate) leaving: Option<usize>,
 }
 
 /// A tenant whose queues are on their way to its pollers.
@@ -60,13 +60,6 @@ struct Coming {
 pub(crate) struct Ready {
     serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Reached> + Send>,
     served_at: Vec<ServedAt>,
-}
-
-/// A new tenant whose range is being zeroed.
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
-    /// Who asked for it.
-    pub(crate) done: Option<Sender<Result<TenantId>>>,
 }
 
 /// A drive of the daemon's; given once.
@@ -118,7 +111,7 @@ pub struct ServedDrive {
     /// Of tenants that come with the configuration, until they are served.
     sockets: BTreeMap<String, Listener>,
     pub(crate) zeroing: Option<Zeroing>,
-    pub(crate) waiting: BTreeMap<TenantId, Waiting>,
+    pub(crate) waiting: BTreeMap<TenantId, Ready>,
     pub(crate) wipes: Wipes,
     pub(crate) foresight: Arc<Foresight>,
     promises: PromiseWatch,
@@ -229,15 +222,6 @@ impl ServedDrive {
         if self.pollers.is_drive_gone() {
             // Pollers that sleep are to let go of it too: it can't be taken away before.
             self.pollers.tell_behaviour(&self.config);
-        }
-    }
-
-    /// Serves one more; `done` hears once its clients can connect.
-    pub fn add_and_tell(&mut self, tenant: Tenant, done: Sender<Result<TenantId>>) {
-        let added = self.add(tenant, None);
-        match added.as_ref().ok().and_then(|id| self.waiting.get_mut(id)) {
-            Some(waiting) => waiting.done = Some(done),
-            None => answer(&done, added),
         }
     }
 
@@ -411,8 +395,7 @@ impl ServedDrive {
             }
         };
         if brought.is_err() {
-            let (done, _) = channel();
-            self.remove(id, done);
+            self.remove(id);
         }
         brought
     }
@@ -422,17 +405,6 @@ impl ServedDrive {
         if let Some(live) = self.tenants.get_mut(&id) {
             live.server = Some(server);
         }
-        Ok(())
-    }
-
-    /// As [`change`](Self::change). The tenant keeps its pollers, and so its identifier, for good.
-    pub(crate) fn change_in_place(&mut self, id: TenantId, terms: Terms) -> Result<()> {
-        self.change(id, terms)?;
-        if let Some(live) = self.tenants.get(&id) {
-            self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(terms_in_words(&terms)));
-        }
-        let config = &self.config;
-        self.tenants.get_mut(&id).into_iter().for_each(|live| live.home = config.home(&live.tenant));
         Ok(())
     }
 

@@ -46,13 +46,15 @@ impl Stay {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    fn hold(&self) -> Held {
+    /// For as long as what is returned lives.
+    pub fn hold(&self) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
         Held(self.clone())
     }
 }
 
-struct Held(Stay);
+/// A connection that is kept.
+pub struct Held(Stay);
 
 impl Drop for Held {
     fn drop(&mut self) {

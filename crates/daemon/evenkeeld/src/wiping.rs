@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -85,16 +85,6 @@ impl Wipes {
         (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
     }
 
-    /// Whether a deleted disk's tenant is not gone yet.
-    pub fn is_any_leaving(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// What the drive failed is tried once more.
-    pub fn try_failed_again(&mut self) {
-        self.failed.clear();
-    }
-
     fn may_begin(&self, range: &Wiping) -> bool {
         let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
         !is_held && !self.has_failed(range.offset_bytes)
@@ -107,18 +97,13 @@ impl ServedDrive {
         self.wipes.failed.values().next().map(String::as_str)
     }
 
-    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. `done` hears when
-    /// a tenant has left; then what it had is overwritten, and after that free. Namespaces of a tenant are detached
+    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. Once a
+    /// tenant has left, what it had is overwritten, and after that free. Namespaces of a tenant are detached
     /// from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
-    pub(crate) fn delete(
-        &mut self,
-        name: &str,
-        method: WipeMethod,
-        done: Sender<Result<()>>,
-    ) -> Result<(), LayoutError> {
+    pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), LayoutError> {
         let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
         self.layout.release(name, method, &self.detached_settings(|tenant| tenant != name))?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
@@ -127,13 +112,9 @@ impl ServedDrive {
             Some(id) => {
                 let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
                 self.wipes.held.insert(id, offsets.collect());
-                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id, done) }
+                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id) }
             }
-            None => {
-                // Who asked may have given up.
-                let _ = done.send(Ok(()));
-                self.wipe_next();
-            }
+            None => self.wipe_next(),
         }
         Ok(())
     }
@@ -152,7 +133,7 @@ impl ServedDrive {
 
     /// Has the next range overwritten, if there is one and the wiper has nothing to do.
     pub(crate) fn wipe_next(&mut self) {
-        if !matches!(self.wipes.state, State::Away) || self.is_held() {
+        if !matches!(self.wipes.state, State::Away) {
             return;
         }
         let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
@@ -259,7 +240,7 @@ impl ServedDrive {
     /// The wiper has come further, or not.
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
-        // One that was told to go counts no more: the drive may have been erased since.
+        // One that was told to go counts no more.
         if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
             return;
         }
@@ -308,14 +289,6 @@ impl ServedDrive {
             return self.wipe(poller, at, range);
         }
         self.dismiss_wiper(poller, at);
-    }
-
-    /// `true`: there is none any more, and nothing of it in flight. Else it is on its way out.
-    pub(crate) fn stop_wiper(&mut self) -> bool {
-        if let State::Busy(poller, at, ..) = self.wipes.state {
-            self.dismiss_wiper(poller, at);
-        }
-        matches!(self.wipes.state, State::Away)
     }
 
     fn dismiss_wiper(&mut self, poller: PollerId, at: TenantAt) {

@@ -1,4 +1,4 @@
-//! Every attack on the daemon that there is, beside victims: their data stay right, they and the control socket are
+//! Every attack on the daemon that there is, beside victims: their data stay right, they and the API are
 //! served in time, and the daemon ends when it is told to, with the attack still on.
 //!
 //! `--nocapture` shows what everybody waited, beside tenants that are merely busy and beside the attack.
@@ -66,6 +66,5 @@ attacks! {
     long_indirect_chains
     register_reads_without_reading
     maps_and_unmaps
-    silent_control_clients
     clients_that_come_and_go
 }

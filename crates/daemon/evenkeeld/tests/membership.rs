@@ -6,48 +6,57 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 #![allow(clippy::disallowed_methods, reason = "it waits for threads of a real daemon, not for ever")]
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use api::{Deletion, DiskChange, DiskState, NewDisk, Rest};
 use client_socket::Sink;
-use config::{Config, Prepared, Tenant};
-use evenkeeld::daemon::{Daemon, Handle};
-use io_model::{Nanos, QueuePriority, TenantId};
+use config::{Config, Prepared};
+use evenkeeld::daemon::Daemon;
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
-use policy::{Class, Floor, Limits, TenantPriority, Terms};
 use ssd_model::Profile;
 
 const POLICIES: [&str; 10] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
 /// Tenants that come and go.
 const OTHERS: usize = 12;
+const PRIORITIES: [&str; 4] = ["urgent", "high", "medium", "low"];
 const BLOCK_BYTES: u64 = 4096;
 /// Nothing that works takes this long.
 const HANG: Duration = Duration::from_secs(60);
 
 fn configuration(dir: &Path, policy: &str) -> String {
-    // Those whose threads, class and front end decide where they are served.
-    let other = |at: usize| {
-        let class =
-            if at.is_multiple_of(3) { "class = \"guaranteed\"\nlatency_target = \"5ms\"" } else { "weight = 2" };
-        let front_end = match at % 4 {
-            1 if OWN_THREADS.contains(&policy) => "frontend = \"vfio-user\"\nqueues = 2\nthreads = \"per-queue\"",
-            0 | 1 => "frontend = \"vfio-user\"",
-            2 => "frontend = \"vhost-user-blk\"\nqueues = 2",
-            _ if OWN_THREADS.contains(&policy) => "frontend = \"vhost-user-blk\"\nqueues = 2\nthreads = \"per-queue\"",
-            _ => "frontend = \"vhost-user-blk\"\nqueues = 2",
-        };
-        format!("[[tenant]]\nname = \"other-{at}\"\nsize = \"1MiB\"\n{class}\n{front_end}\n")
-    };
-    let others: String = (0..OTHERS).map(other).collect();
     format!(
         "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
          size = \"64MiB\"\n\
          [pollers]\nidle_after = \"1ms\"\n\
-         [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n{others}"
+         [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n"
     )
+}
+
+/// Those whose threads, class and front end decide where they are served.
+fn other(at: usize, policy: &str) -> NewDisk {
+    let own_threads = OWN_THREADS.contains(&policy).then(|| "per-queue".to_owned());
+    let (frontend, queues, threads) = match at % 4 {
+        0 => ("vfio-user", None, None),
+        1 => ("vfio-user", own_threads.is_some().then_some(2), own_threads),
+        2 => ("vhost-user-blk", Some(2), None),
+        _ => ("vhost-user-blk", Some(2), own_threads),
+    };
+    let new = NewDisk {
+        name: format!("other-{at}"),
+        size: "1MiB".into(),
+        frontend: Some(frontend.into()),
+        queues,
+        threads,
+        ..NewDisk::default()
+    };
+    if at.is_multiple_of(3) {
+        NewDisk { class: Some("guaranteed".into()), latency_target: Some("5ms".into()), ..new }
+    } else {
+        NewDisk { weight: Some(2), ..new }
+    }
 }
 
 /// Policies under which a best-effort tenant may have threads of its own.
@@ -122,10 +131,11 @@ fn never() -> AtomicBool {
 
 /// One run's daemon, and who is there.
 struct World {
-    handle: Handle,
+    api: Rest,
     dir: PathBuf,
-    absent: Vec<Tenant>,
-    present: BTreeMap<TenantId, Tenant>,
+    policy: &'static str,
+    absent: Vec<NewDisk>,
+    present: Vec<NewDisk>,
     random: fastrand::Rng,
     done: [u32; 4],
 }
@@ -136,55 +146,69 @@ impl World {
             0..4 if !self.absent.is_empty() => self.add(),
             4..7 if !self.present.is_empty() => self.change(),
             7..9 if !self.present.is_empty() => self.remove(),
-            _ => self.attach(),
+            _ if !self.present.is_empty() => self.attach(),
+            _ => self.add(),
         }
     }
 
-    fn any(&mut self) -> Option<TenantId> {
-        let at = self.random.usize(..self.present.len().max(1));
-        self.present.keys().nth(at).copied()
+    fn any(&mut self) -> usize {
+        self.random.usize(..self.present.len())
     }
 
     fn add(&mut self) {
-        let tenant = self.absent.swap_remove(self.random.usize(..self.absent.len()));
-        let id = self.handle.add(tenant.clone()).unwrap();
-        assert!(self.present.keys().all(|there| *there < id), "an identifier is never given again");
-        assert!(self.handle.add(tenant.clone()).is_err(), "its name is taken");
-        self.present.insert(id, tenant);
+        let disk = self.absent.swap_remove(self.random.usize(..self.absent.len()));
+        assert_eq!(self.api.create(&disk).unwrap().state, DiskState::Served);
+        let other = NewDisk { size: "2MiB".into(), ..disk.clone() };
+        assert!(self.api.create(&other).is_err(), "its name is taken");
+        self.present.push(disk);
         self.done[0] += 1;
     }
 
     fn change(&mut self) {
-        let Some(id) = self.any() else { return };
+        let at = self.any();
         let class = if self.random.bool() {
-            Class::BestEffort { weight: self.random.u32(1..100) }
+            let floor = (self.policy == "evenkeel").then(|| self.random.u64(1..500).to_string());
+            DiskChange {
+                class: Some("best-effort".into()),
+                weight: Some(self.random.u32(1..100)),
+                min_iops: floor,
+                ..DiskChange::default()
+            }
         } else {
-            Class::guaranteed(Some(Nanos(self.random.u64(1_000_000..9_000_000))))
+            let target = format!("{}us", self.random.u64(1_000..9_000));
+            DiskChange { class: Some("guaranteed".into()), latency_target: Some(target), ..DiskChange::default() }
         };
-        let priority = TenantPriority::Fixed(*self.random.choice(QueuePriority::ALL.iter()).unwrap());
-        let limits = Limits { rw_ios_per_sec: self.random.u64(1_000..100_000), ..Limits::default() };
-        let floor = Floor { ios_per_sec: self.random.u64(0..500), ..Floor::default() };
-        self.handle.change(id, Terms { class, limits, floor, priority, pollers: 1 }).unwrap();
+        let has_priorities = matches!(self.policy, "wrr" | "drr");
+        let priority = has_priorities.then(|| (*self.random.choice(&PRIORITIES).unwrap()).to_owned());
+        let rw_iops = Some(self.random.u64(1_000..100_000).to_string());
+        self.api.change(&self.present[at].name, &DiskChange { priority, rw_iops, ..class }).unwrap();
         self.done[1] += 1;
     }
 
     fn remove(&mut self) {
-        let Some(id) = self.any() else { return };
-        self.handle.remove(id).unwrap();
-        assert!(self.handle.remove(id).is_err(), "it is gone");
-        self.absent.extend(self.present.remove(&id));
+        let at = self.any();
+        self.delete(at);
         self.done[2] += 1;
     }
 
-    /// A client comes to one of them; half of the time the tenant is removed under its hands.
+    /// Deletes a disk, whoever uses it. It may come again once what it had is wiped.
+    fn delete(&mut self, at: usize) {
+        let disk = self.present.swap_remove(at);
+        self.api.delete(&disk.name, Deletion { force: true, ..Deletion::default() }).unwrap();
+        wait_for("the end of a wipe", || self.api.operations().unwrap().is_empty());
+        assert!(self.api.disk(&disk.name).is_err(), "it is gone");
+        self.absent.push(disk);
+    }
+
+    /// A client comes to one of them; half of the time the disk is deleted under its hands.
     fn attach(&mut self) {
-        let Some(id) = self.any() else { return };
-        let tenant = &self.present[&id];
-        if !tenant.frontend.is_controller() {
+        let at = self.any();
+        let disk = &self.present[at];
+        if disk.frontend.as_deref() != Some("vfio-user") {
             return;
         }
-        let directory = self.dir.join(&tenant.name);
-        let Ok(mut client) = Client::attach(&directory) else { panic!("{} accepts no client", tenant.name) };
+        let directory = self.dir.join(&disk.name);
+        let Ok(mut client) = Client::attach(&directory) else { panic!("{} accepts no client", disk.name) };
         let (verified, gone) = (AtomicU64::new(0), never());
         let removed = self.random.bool();
         std::thread::scope(|scope| {
@@ -198,14 +222,11 @@ impl World {
             });
             if removed {
                 wait_for("the client's first commands", || verified.load(Ordering::Acquire) > 2);
-                self.handle.remove(id).unwrap();
+                self.delete(at);
                 gone.store(true, Ordering::Release);
             }
             working.join().unwrap();
         });
-        if removed {
-            self.absent.extend(self.present.remove(&id));
-        }
         self.done[3] += 1;
     }
 }
@@ -225,18 +246,16 @@ fn threads(prefix: &str) -> usize {
     names.filter(|name| name.starts_with(prefix)).count()
 }
 
-fn play(policy: &str, seed: u64, changes: u32) {
+fn play(policy: &'static str, seed: u64, changes: u32) {
     let dir = tempfile::tempdir().unwrap();
     let text = configuration(dir.path(), policy);
-    let mut config = Config::parse(Path::new("membership.toml"), &text).unwrap_or_else(|errors| panic!("{errors}"));
-    let absent = config.tenants.split_off(1);
+    let config = Config::parse(Path::new("membership.toml"), &text).unwrap_or_else(|errors| panic!("{errors}"));
     let prepared = Prepared::new(config).unwrap_or_else(|errors| panic!("{errors}"));
     let profile = Profile::by_name("p5800x").unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = Arc::clone(&log);
     let sink: Sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
     let daemon = Daemon::start(vec![(prepared, profile)], sink).unwrap();
-    let handle = daemon.handle();
     let (stop, verified) = (never(), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let steady = scope.spawn(|| {
@@ -252,15 +271,16 @@ fn play(policy: &str, seed: u64, changes: u32) {
         let _stop = Stop(&stop);
         let random = fastrand::Rng::with_seed(seed);
         let path = dir.path().to_owned();
-        let mut world =
-            World { handle: handle.clone(), dir: path, absent, present: BTreeMap::new(), random, done: [0; 4] };
+        let absent = (0..OTHERS).map(|at| other(at, policy)).collect();
+        let api = Rest::new(api::api_path(&path));
+        let mut world = World { api, dir: path, policy, absent, present: Vec::new(), random, done: [0; 4] };
         for _ in 0..changes {
             let before = verified.load(Ordering::Acquire);
             world.change_something();
             wait_for("the running tenant's next block", || verified.load(Ordering::Acquire) > before + 1);
         }
-        for id in world.present.keys().copied().collect::<Vec<_>>() {
-            handle.remove(id).unwrap();
+        while !world.present.is_empty() {
+            world.delete(0);
         }
         println!("{policy}: seed {seed}: added, changed, removed, attached to {:?}", world.done);
         // All of them at a time: a thread that was just started has its name a little later.

@@ -36,7 +36,7 @@ fn a_daemon_that_was_stopped_leaves_no_thread_behind() {
     // One that begins has no name of its own yet.
     wait_until(|| {
         let served = threads();
-        let wanted = ["owner", "control", "api", "metrics", "verdicts", "live", "poller-0", "vfio-one", "vhost-two"];
+        let wanted = ["owner", "api", "stats", "metrics", "verdicts", "live", "poller-0", "vfio-one", "vhost-two"];
         wanted
             .into_iter()
             .find(|wanted| !served.iter().any(|name| name == wanted))

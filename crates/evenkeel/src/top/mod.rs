@@ -4,7 +4,6 @@ mod app;
 mod draw;
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -12,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use api::{Client, Snapshot};
+use api::{Rest, Snapshot, StatsAsked};
 use app::{App, Does};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -55,18 +54,18 @@ enum Told {
 pub fn run(args: &Args) -> Result<()> {
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     ensure!(has_terminal, "top needs a terminal; `evenkeel stats` prints the same, and --json for programs");
-    let path = args.daemon.path();
-    // Checked before the screen is taken: errors belong in the shell.
-    let mut client = Client::connect(&path)?;
+    let daemon = args.daemon.daemon();
+    // Asked before the screen is taken: errors belong in the shell.
+    let now = daemon.stats(StatsAsked::default())?;
     if let Some(drive) = &args.drive {
-        let drives: Vec<String> = client.stats(0)?.drives.into_iter().map(|it| it.drive).collect();
+        let drives: Vec<String> = now.drives.into_iter().map(|it| it.drive).collect();
         ensure!(drives.contains(drive), "there is no drive {drive:?}; there are: {}", drives.join(", "));
     }
     let is_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP, SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&is_to_end))?;
     }
-    let told = ask(client, &path, args.interval * 1000)?;
+    let told = ask(daemon, StatsAsked { span_ms: args.interval * 1000 })?;
     let mut terminal = ratatui::try_init()?;
     let ended = show(&mut terminal, &told, App::new(args.drive.clone()), &is_to_end);
     ratatui::try_restore()?;
@@ -74,16 +73,11 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Asks on a thread of its own, which ends with this process. An answer takes as long as its span.
-fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
+fn ask(daemon: Rest, asked: StatsAsked) -> Result<Receiver<Told>> {
     let (sender, told) = sync_channel(1);
-    let path = path.to_owned();
-    let mut client = Some(client);
     let work = move || {
         loop {
-            let answer = match &mut client {
-                Some(client) => client.stats(span_ms),
-                None => Client::connect(&path).and_then(|new| client.insert(new).stats(span_ms)),
-            };
+            let answer = daemon.stats(asked);
             let is_lost = answer.is_err();
             let news = match answer {
                 Ok(snapshot) => Told::Snapshot(Box::new(snapshot)),
@@ -93,7 +87,6 @@ fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
                 return;
             }
             if is_lost {
-                client = None;
                 thread::sleep(RETRY);
             }
         }

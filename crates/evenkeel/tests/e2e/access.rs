@@ -73,7 +73,7 @@ fn a_socket_is_for_whom_the_configuration_says() {
         }
         daemon.wait_log("client refused: process ", 3);
         daemon.wait_log(&format!("of user {MALLORY} may not use this socket"), 3);
-        assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[]), None);
+        assert_eq!(connect(&home.runtime_dir().join("api.sock"), MALLORY, &[]), None);
         fs::set_permissions(own.parent().unwrap(), Permissions::from_mode(0o700)).unwrap();
         drop(daemon);
     }
@@ -124,9 +124,11 @@ fn the_api_is_for_whom_the_configuration_says() {
     let told = ask(&api, MALLORY, &[GROUP], patch);
     assert!(told.starts_with("HTTP/1.1 409") && told.contains("is declared in"), "{told}");
     assert!(ask(&api, MALLORY, &[GROUP], "GET /v1/export").starts_with("HTTP/1.1 200"));
-    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[GROUP]), Some(true));
-    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[VIEWERS]), Some(true));
-    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[]), Some(false));
+    let stats = "GET /v1/stats?span_ms=0";
+    for group in [GROUP, VIEWERS] {
+        let told = ask(&api, MALLORY, &[group], stats);
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("\"own\""), "{told}");
+    }
     // A viewer looks.
     let told = ask(&api, MALLORY, &[VIEWERS], "GET /v1/disks");
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("\"own\"") && told.contains("\"alice\""), "{told}");
@@ -145,7 +147,7 @@ fn the_api_is_for_whom_the_configuration_says() {
     assert!(ask(&api, MALLORY, &[VIEWERS], trace).starts_with("HTTP/1.1 403"));
     assert!(ask(&api, MALLORY, &[VIEWERS], why).starts_with("HTTP/1.1 404"), "nothing was kept then");
     let refused =
-        ["GET /v1/export", "GET /v1/drives", "GET /v1/operations", "DELETE /v1/disks/alice", patch, why, trace];
+        ["GET /v1/export", "GET /v1/drives", "GET /v1/operations", "DELETE /v1/disks/alice", patch, why, trace, stats];
     for request in refused {
         let told = ask(&api, ALICE, &[], request);
         assert!(told.starts_with("HTTP/1.1 403") && told.contains("at its own disks"), "{request}: {told}");

@@ -122,7 +122,7 @@ fn a_socket_that_a_daemon_serves() {
     let other = home.write_config("other.toml", &format!("runtime_dir = \"HOST/run\"\n{other}"));
     let before = home.listing();
     let output = evenkeel().arg("serve").arg(&other).output().unwrap();
-    expect_refusal(&output, "other.toml:1:", &["run/control is in use", "stop that daemon"]);
+    expect_refusal(&output, "other.toml:1:", &["run/api.sock is in use", "stop that daemon"]);
     // The same may be checked while the daemon runs; it is told.
     let output = evenkeel().arg("check").arg(&other).output().unwrap();
     assert!(output.status.success());

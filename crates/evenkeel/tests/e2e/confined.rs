@@ -23,7 +23,7 @@ fn last_words(variable: &str, thread: &str) -> String {
     let mut daemon = daemon.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let status = wait_for("the daemon's end", || {
         drop(VfioUserDevice::connect(&home.runtime_dir().join("db")));
-        drop(UnixStream::connect(home.runtime_dir().join("control")));
+        drop(UnixStream::connect(home.runtime_dir().join("api.sock")));
         daemon.try_wait().unwrap()
     });
     assert_eq!(status.signal(), Some(6), "{thread}: {status}");
@@ -38,7 +38,8 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("poller-", "poller"),
         ("vfio-db", "client"),
         ("vhost-web", "client"),
-        ("control", "control"),
+        ("api", "api"),
+        ("stats", "metrics"),
         ("metrics", "metrics"),
         ("verdicts", "metrics"),
         ("live", "metrics"),
@@ -103,7 +104,8 @@ fn every_thread_is_filtered_unless_asked_not_to() {
         "poller-0",
         "vfio-db",
         "vhost-web",
-        "control",
+        "api",
+        "stats",
         "metrics",
         "verdicts",
         "live",

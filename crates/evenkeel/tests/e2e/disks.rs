@@ -179,7 +179,7 @@ fn what_can_t_be_done_changes_nothing() {
         ("create big --size 1GiB", "no room for \"big\" of 1GiB: drive \"device\" has "),
         ("create big --size 1GiB --attach web", "no room for \"big\" of 1GiB: drive \"device\" has "),
         ("create a/b --size 4MiB", "use 1 to 63 of a-z"),
-        ("create control --size 4MiB", "choose another name"),
+        ("create keeper --size 4MiB", "choose another name"),
         ("create odd --size 5", "not a multiple of 4096 bytes"),
         ("create odd --size 4MiB --weight 0", "expected a whole number from 1 to 10000"),
         ("create odd --size 4MiB --class guaranteed", "add --latency-target"),

@@ -24,7 +24,7 @@ fn last_words(thread: &str) -> String {
         // Each of these finds a daemon that is not there yet, that serves, or that has just died.
         drop(VfioUserDevice::connect(&home.runtime_dir().join("db")));
         drop(UnixStream::connect(home.runtime_dir().join("web/vhost.sock")));
-        drop(UnixStream::connect(home.runtime_dir().join("control")));
+        drop(UnixStream::connect(home.runtime_dir().join("api.sock")));
         daemon.try_wait().unwrap()
     });
     assert_eq!(status.signal(), Some(6), "{thread}: {status}");
@@ -34,7 +34,7 @@ fn last_words(thread: &str) -> String {
 #[test]
 fn a_panic_in_any_thread_ends_the_daemon() {
     for thread in
-        ["poller-", "owner", "control", "vfio-db", "vhost-web", "metrics", "verdicts", "live", "doorbells", "log"]
+        ["poller-", "owner", "api", "stats", "vfio-db", "vhost-web", "metrics", "verdicts", "live", "doorbells", "log"]
     {
         let words = last_words(thread);
         let told = words.lines().find(|line| line.contains("panicked")).unwrap_or_else(|| panic!("{thread}: {words}"));

@@ -69,7 +69,7 @@ fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
         for (path, wanted) in [
             ("run", (USER, USER)),
             ("run/db", (USER, USER)),
-            ("run/control", (USER, USER)),
+            ("run/api.sock", (USER, USER)),
             ("run/db/cntrl", (4002, USER)),
             ("run/web/vhost.sock", (USER, USER)),
             ("drive.img", (USER, USER)),
@@ -87,7 +87,7 @@ fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
     assert_eq!(owner(&home.path("drive.img.layout.toml")), (USER, USER));
     drop(guest);
     daemon.stop();
-    assert!(!home.path("run/db/cntrl").exists() && !home.path("run/control").exists(), "it leaves no sockets");
+    assert!(!home.path("run/db/cntrl").exists() && !home.path("run/api.sock").exists(), "it leaves no sockets");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_user_who_could_not_write_the_layout_is_told_before_anybody_is_served() {
     assert!(!output.status.success());
     let told = errors(&output);
     assert!(told.contains("user 4001 can't write to") && told.contains("; chown 4001 "), "{told}");
-    assert!(!home.path("run/control").exists());
+    assert!(!home.path("run/api.sock").exists());
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn what_was_acknowledged_is_on_the_drive() {
     let mut writers = ["db", "batch"].map(|name| Writer::new(home.attach(name)));
     write_until_the_end(&home, &mut daemon, &mut writers);
     assert!(daemon.log().contains("SIGTERM: completing what is in flight"));
-    assert!(!home.path("run/control").exists() && !home.path("run/db/cntrl").exists(), "it leaves no sockets");
+    assert!(!home.path("run/api.sock").exists() && !home.path("run/db/cntrl").exists(), "it leaves no sockets");
 
     let daemon = home.serve();
     for (name, writer) in ["db", "batch"].into_iter().zip(writers) {
@@ -114,7 +114,7 @@ fn a_daemon_that_was_killed_can_be_started_again() {
     load.expect_clean();
     // Killed: its sockets stay behind, and nobody listens on them.
     drop(daemon);
-    assert!(home.path("run/control").exists() && home.path("run/db/cntrl").exists());
+    assert!(home.path("run/api.sock").exists() && home.path("run/db/cntrl").exists());
     let daemon = home.serve();
     home.load("batch", "--rw read --bs 4k --iodepth 8 --verify").expect_clean();
     daemon.stop();

@@ -115,7 +115,7 @@ fn live_figures_come_until_nobody_reads_them() {
     drop(lines);
     let mut told = String::new();
     watcher.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(told, format!("evenkeel: the daemon at {} went away\n", home.path("run/control").display()));
+    assert_eq!(told, format!("evenkeel: the daemon at {}: it went away\n", home.path("run/api.sock").display()));
     assert_eq!(watcher.0.wait().unwrap().code(), Some(1));
 }
 

@@ -58,7 +58,7 @@ fn nobody_reads_what_is_served() {
             command.stderr(writer)
         };
         let mut daemon = start(command);
-        wait_for("the socket", || UnixStream::connect(home.runtime_dir().join("control")).ok());
+        wait_for("the socket", || UnixStream::connect(home.runtime_dir().join("api.sock")).ok());
         wait_for("the tenant", || VfioUserDevice::connect(&home.runtime_dir().join("db")).ok());
         kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
         let status = wait_for("the daemon's end", || daemon.0.try_wait().unwrap());

@@ -145,7 +145,7 @@ impl Host {
         self.root.path().join(name)
     }
 
-    /// Where the tenants' and the control sockets are.
+    /// Where the tenants' sockets and the API's are.
     pub fn runtime_dir(&self) -> PathBuf {
         self.root.path().join("run")
     }

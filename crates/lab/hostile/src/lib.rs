@@ -5,7 +5,7 @@
 //! | [`host`] | [`Host`](host::Host), [`Daemon`](host::Daemon): a directory, a configuration with victims and attackers, the process |
 //! | [`victim`] | [`Victim`](victim::Victim): verified reads and writes of one tenant, over restarts of the daemon if need be |
 //! | `vm` | a victim whose virtqueue outlives the daemon |
-//! | [`watch`] | asks the control socket and attaches new clients all the time |
+//! | [`watch`] | asks the API and attaches new clients all the time |
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |

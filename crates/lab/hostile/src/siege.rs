@@ -13,8 +13,8 @@ use crate::host::{ATTACKERS, BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, VM
 use crate::victim::{Figures, Life, Plan, Victim};
 use crate::watch::Watch;
 
-/// The longest that the control socket may take.
-pub const CONTROL_LIMIT: Duration = Duration::from_millis(100);
+/// The longest that the API may take for an answer.
+pub const API_LIMIT: Duration = Duration::from_millis(100);
 /// The longest that a victim's command may take. Generous: a machine of two cores whose neighbours are busy too keeps
 /// threads waiting for tens of milliseconds.
 pub const COMMAND_LIMIT: Duration = Duration::from_millis(500);
@@ -36,8 +36,8 @@ const LOG_LINES: u32 = 20;
 pub struct Seen {
     /// Each victim.
     pub victims: Vec<(&'static str, Figures)>,
-    /// The control socket's longest answer.
-    pub control: Duration,
+    /// The API's longest answer.
+    pub api: Duration,
     /// The longest that a newcomer took to attach, work and go.
     pub newcomer: Duration,
 }
@@ -45,7 +45,7 @@ pub struct Seen {
 /// The victims, and who watches the daemon.
 pub struct Victims {
     victims: Vec<Victim>,
-    control: Watch,
+    api: Watch,
     newcomer: Watch,
 }
 
@@ -64,15 +64,15 @@ impl Victims {
         let mut victims = plans.into_iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
         let vm = Plan { name: VM, directory: directory(VM), depth: 4, pause: Duration::ZERO, seed };
         victims.push(Victim::start_vm(vm, Arc::clone(life))?);
-        let control = Watch::control(&host.runtime_dir(), Arc::clone(life))?;
+        let api = Watch::api(&host.runtime_dir(), Arc::clone(life))?;
         let newcomer = Watch::newcomer(NEWCOMER, directory(NEWCOMER), Arc::clone(life))?;
-        Ok(Self { victims, control, newcomer })
+        Ok(Self { victims, api, newcomer })
     }
 
     /// What they saw since the last time that this was asked.
     pub fn take_seen(&self) -> Seen {
         let victims = self.victims.iter().map(|victim| (victim.name, victim.take_figures())).collect();
-        Seen { victims, control: self.control.take_longest(), newcomer: self.newcomer.take_longest() }
+        Seen { victims, api: self.api.take_longest(), newcomer: self.newcomer.take_longest() }
     }
 
     /// Stops them all; returns how many units were checked, and what was wrong.
@@ -81,7 +81,7 @@ impl Victims {
         let mut note = |who: &str, found: Vec<String>| {
             problems.extend(found.first().map(|first| format!("{who}: {first} ({} in all)", found.len())));
         };
-        note("control", self.control.stop());
+        note("api", self.api.stop());
         note("newcomer", self.newcomer.stop());
         let mut checked = 0;
         for victim in self.victims {
@@ -230,7 +230,7 @@ impl Report {
         for (name, figures) in &self.attacked.victims {
             limit(&format!("{name}'s longest command"), figures.longest, COMMAND_LIMIT);
         }
-        limit("the control socket's longest answer", self.attacked.control, CONTROL_LIMIT);
+        limit("the API's longest answer", self.attacked.api, API_LIMIT);
         limit("the longest newcomer", self.attacked.newcomer, NEWCOMER_LIMIT);
         match self.shutdown {
             Some(took) => limit("the daemon's end", took, SHUTDOWN_LIMIT),
@@ -259,7 +259,7 @@ impl fmt::Display for Report {
             )?;
         }
         let (busy, attacked) = (&self.busy, &self.attacked);
-        writeln!(f, "  control: longest answer {:.1} ms (busy: {:.1} ms)", ms(attacked.control), ms(busy.control))?;
+        writeln!(f, "  API: longest answer {:.1} ms (busy: {:.1} ms)", ms(attacked.api), ms(busy.api))?;
         writeln!(f, "  newcomer: longest {:.1} ms (busy: {:.1} ms)", ms(attacked.newcomer), ms(busy.newcomer))?;
         match self.shutdown {
             Some(took) => writeln!(f, "  SIGTERM: {:.1} ms", ms(took))?,

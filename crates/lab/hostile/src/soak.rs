@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Field, Outcome, named};
 use crate::host::{CALM, Daemon, Host, NEWCOMER, STEADY, VM, WEB};
-use crate::siege::{COMMAND_LIMIT, CONTROL_LIMIT, NEWCOMER_LIMIT, SHUTDOWN_LIMIT, Seen, Victims};
+use crate::siege::{API_LIMIT, COMMAND_LIMIT, NEWCOMER_LIMIT, SHUTDOWN_LIMIT, Seen, Victims};
 use crate::victim::Life;
 
 /// An attacker that was told to stop has this long, then it is killed.
@@ -47,8 +47,8 @@ pub struct Row {
     pub daemon_killed: u32,
     /// A victim's longest command, ms.
     pub command_ms: f64,
-    /// The control socket's longest answer, ms.
-    pub control_ms: f64,
+    /// The API's longest answer, ms.
+    pub api_ms: f64,
     /// A newcomer's longest attach, work and leave, ms.
     pub newcomer_ms: f64,
     /// What must not be.
@@ -182,7 +182,7 @@ impl Soak<'_> {
             row.killed += u32::from(fate == Fate::AttackerKilled);
             row.daemon_killed += u32::from(fate == Fate::DaemonKilled);
             row.command_ms = row.command_ms.max(longest);
-            row.control_ms = row.control_ms.max(ms(seen.control));
+            row.api_ms = row.api_ms.max(ms(seen.api));
             row.newcomer_ms = row.newcomer_ms.max(ms(seen.newcomer));
             row.findings.extend(common.iter().cloned());
             match outcome {
@@ -192,9 +192,9 @@ impl Soak<'_> {
         }
         let findings = if common.is_empty() { String::new() } else { format!(": {}", common.join("; ")) };
         (self.plan.tell)(&format!(
-            "{} ({fate:?}): longest command {longest:.0} ms, control {:.0} ms{findings}",
+            "{} ({fate:?}): longest command {longest:.0} ms, API {:.0} ms{findings}",
             names.join(" and "),
-            ms(seen.control)
+            ms(seen.api)
         ));
     }
 
@@ -234,7 +234,7 @@ fn ms(time: Duration) -> f64 {
 /// Who waited too long.
 fn late(seen: &Seen) -> Vec<String> {
     let victims = seen.victims.iter().map(|(name, figures)| (*name, figures.longest, COMMAND_LIMIT));
-    let watched = [("control", seen.control, CONTROL_LIMIT), ("newcomer", seen.newcomer, NEWCOMER_LIMIT)];
+    let watched = [("API", seen.api, API_LIMIT), ("newcomer", seen.newcomer, NEWCOMER_LIMIT)];
     let late = victims.chain(watched).filter(|(_, took, limit)| took > limit);
     let stopped = seen.victims.iter().filter(|(_, figures)| figures.commands == 0);
     late.map(|(name, took, _)| format!("{name} waited {:.0} ms", ms(took)))

@@ -18,13 +18,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Asks for `stats`, each time over a new connection.
+    /// Asks the API for stats, each time over a new connection.
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn control(runtime_dir: &Path, life: Arc<Life>) -> Result<Self> {
-        let path = api::control_path(runtime_dir);
-        Self::start("control", Duration::from_millis(2), life, move || api::Client::connect(&path)?.stats(0).map(drop))
+    pub fn api(runtime_dir: &Path, life: Arc<Life>) -> Result<Self> {
+        let daemon = api::Rest::new(api::api_path(runtime_dir));
+        let since_start = api::StatsAsked::default();
+        Self::start("api", Duration::from_millis(2), life, move || daemon.stats(since_start).map(drop))
     }
 
     /// Attaches to a tenant, writes and reads for a moment, and goes.

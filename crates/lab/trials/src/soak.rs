@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn print(report: &Report) {
-    println!("attack                                    times killed daemon  command  control newcomer findings");
+    println!("attack                                    times killed daemon  command      API newcomer findings");
     println!("                                                       killed       ms       ms       ms");
     for row in &report.rows {
         println!(
@@ -55,7 +55,7 @@ fn print(report: &Report) {
             row.killed,
             row.daemon_killed,
             row.command_ms,
-            row.control_ms,
+            row.api_ms,
             row.newcomer_ms,
             row.skipped.clone().unwrap_or_else(|| row.findings.len().to_string())
         );

@@ -28,7 +28,7 @@ impl Config {
         let tenants = self.tenants.iter().filter(|_| !kept).filter_map(|tenant| self.socket_path(tenant));
         let mark = self.marks.runtime_dir.as_ref();
         // Another Evenkeel serves the first of them: its tenants' sockets are then left in peace.
-        for path in std::iter::once(self.control_path()).chain(tenants) {
+        for path in std::iter::once(self.api_path()).chain(tenants) {
             match look(&path) {
                 Some(Taken::Served) => {
                     let what = format!("{} is in use: a daemon serves it", path.display());

@@ -44,7 +44,6 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 11] = [
         ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
         &[
             ThreadKind::Owner,
-            ThreadKind::Control,
             ThreadKind::Metrics,
             ThreadKind::OwnFile,
             ThreadKind::History,
@@ -67,7 +66,6 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 11] = [
             ThreadKind::Owner,
             ThreadKind::Client,
             ThreadKind::Gate,
-            ThreadKind::Control,
             ThreadKind::Api,
             ThreadKind::Ublk,
             ThreadKind::Keeper,

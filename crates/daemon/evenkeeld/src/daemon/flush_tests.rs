@@ -14,12 +14,9 @@ use load::{JobSpec, Options, Patience, Rw, Target};
 use super::*;
 use crate::drive::Wrapped;
 
-/// On one poller and on one for each queue.
 const FILE: &str = "[device]\nbackend = \"file\"\npath = \"DIR/drive.img\"\nsize = \"32MiB\"\ncreate = true\n\
-                    [policy]\nname = \"passthrough\"\n\
-                    [[tenant]]\nname = \"nvme\"\nsize = \"4MiB\"\n\
-                    [[tenant]]\nname = \"virtio\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\nqueues = 2\n\
-                    threads = \"per-queue\"\n";
+                    [policy]\nname = \"passthrough\"\n";
+/// In the order in which they are made.
 const TENANTS: [(&str, TenantId); 2] = [("nvme", TenantId(0)), ("virtio", TenantId(1))];
 
 struct World {
@@ -47,6 +44,12 @@ impl World {
         let lines = Arc::clone(&log);
         let sink: Sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
         let daemon = Daemon::start_on(engine, Prepared::new(config).unwrap(), Profile::p5800x(), sink).unwrap();
+        let rest = Rest::new(api_path(directory.path()));
+        let new = |name: &str| NewDisk { name: name.into(), size: "4MiB".into(), ..NewDisk::default() };
+        let threads = Some("per-queue".into());
+        let virtio = NewDisk { frontend: Some("vhost-user-blk".into()), queues: Some(2), threads, ..new("virtio") };
+        [new("nvme"), virtio].iter().for_each(|disk| drop(rest.create(disk).unwrap()));
+        daemon.handle().wait_until_served().unwrap();
         Self { directory, daemon, record, faults, log }
     }
 
@@ -138,10 +141,14 @@ fn a_daemon_that_ends_flushes_for_each_tenant() {
 }
 
 #[test]
-fn a_tenant_that_is_removed_is_flushed() {
+fn a_disk_that_is_deleted_is_flushed() {
     while_they_write(|world| {
         for (name, id) in TENANTS {
-            world.daemon.handle().remove(id).unwrap();
+            let rest = Rest::new(api_path(world.directory.path()));
+            rest.delete(name, Deletion { force: true, ..Deletion::default() }).unwrap();
+            while !rest.operations().unwrap().is_empty() {
+                std::thread::yield_now();
+            }
             assert_flushed(&world.ended(id), name);
         }
         assert_eq!(world.daemon.stop(), 0);

@@ -1,17 +1,15 @@
 //! The whole daemon on real sockets, on a drive that counts what it is given.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use api::{Answer, Ask, TenantRow};
+use api::{DiskChange, NewDisk, Rest, StatsAsked, TenantRow};
 use backend_memory::ModelDrive;
 use io_model::{Backend, Done, HwqId, Io, Nanos};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
-use policy::{COST_UNIT, Cost, Limits, Lpns, LpnsConfig, Terms, lpns_rule};
+use policy::{COST_UNIT, Cost, Limits, Lpns, LpnsConfig, lpns_rule};
 
 use super::*;
 use crate::drive::Wrapped;
@@ -164,17 +162,13 @@ impl Drop for Stop<'_> {
 
 /// What `stats` says of `db` since the start.
 fn stats(directory: &Path) -> TenantRow {
-    let mut control = UnixStream::connect(directory.join("control")).unwrap();
-    writeln!(control, "{}", serde_json::to_string(&Ask::Stats { span_ms: 0 }).unwrap()).unwrap();
-    let mut line = String::new();
-    BufReader::new(control).read_line(&mut line).unwrap();
-    let Answer::Stats(snapshot) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+    let snapshot = Rest::new(api::api_path(directory)).stats(StatsAsked { span_ms: 0 }).unwrap();
     snapshot.tenants.into_iter().find(|tenant| tenant.name == "db").unwrap()
 }
 
-/// The daemon on a drive that counts; `more` is said of `batch`.
-fn start(dir: &Path, policy: PolicyConfig, more: &str) -> (Daemon, Arc<Mutex<Seen>>) {
-    let text = format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{FILE}{more}");
+/// The daemon on a drive that counts.
+fn start(dir: &Path, policy: PolicyConfig) -> (Daemon, Arc<Mutex<Seen>>) {
+    let text = format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{FILE}");
     let config = Config::parse(&dir.join("ek.toml"), &text);
     let seen = Arc::new(Mutex::new(Seen { cost: LpnsConfig::p5800x().cost, ..Seen::default() }));
     let of_pollers = Arc::clone(&seen);
@@ -193,7 +187,7 @@ fn start(dir: &Path, policy: PolicyConfig, more: &str) -> (Daemon, Arc<Mutex<See
 fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    let (daemon, seen) = start(dir, policy, "");
+    let (daemon, seen) = start(dir, policy);
 
     let (mut batch, mut db) = (Reader::attach(&dir.join("batch"), FLOOD), Reader::attach(&dir.join("db"), 1));
     let (over, mut published) = (AtomicBool::new(false), 0.0);
@@ -255,15 +249,18 @@ fn most_beyond(limits: &Limits, times: &[Nanos]) -> f64 {
 fn a_limit_that_changes_holds_from_then_on() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()), "rw_iops = 500\n");
-    let batch = TenantId(1);
+    let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()));
+    let rest = Rest::new(api::api_path(dir));
+    rest.create(&NewDisk { name: "made".into(), size: "16MiB".into(), ..NewDisk::default() }).unwrap();
     let at_most = |rw_ios_per_sec, burst| Limits { rw_ios_per_sec, burst, ..Limits::default() };
     let (first, lifted) = (at_most(500, Nanos(0)), Limits::default());
     let last = at_most(250, Nanos::from_millis(20));
-    let mut reader = Reader::attach(&dir.join("batch"), 16);
-    // What went before a change had reached the poller is left out: `batch` has not more than 16 outstanding.
+    let mut reader = Reader::attach(&dir.join("made"), 16);
+    // What went before a change had reached the poller is left out: `made` has not more than 16 outstanding.
     let mut run = |limits: Limits, commands: u32| {
-        daemon.handle().change(batch, Terms { limits, ..Terms::default() }).unwrap();
+        let rw_iops = if limits == lifted { "none".to_owned() } else { limits.rw_ios_per_sec.to_string() };
+        let burst = (limits.burst > Nanos(0)).then(|| format!("{}ms", limits.burst.0 / 1_000_000));
+        rest.change("made", &DiskChange { rw_iops: Some(rw_iops), burst, ..DiskChange::default() }).unwrap();
         reader.read(16, |ended| ended >= 32);
         let from = locked(&seen).batch_at.len();
         reader.read(16, |ended| ended >= commands);

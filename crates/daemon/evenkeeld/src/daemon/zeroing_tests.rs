@@ -139,33 +139,29 @@ fn a_daemon_that_is_stopped_meanwhile_goes_on_at_the_next_start() {
     assert_eq!(daemon.stop(), 0);
 }
 
-#[test]
-fn a_tenant_that_comes_later_waits_for_its_range_too() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path();
-    let image = prepare(dir);
-    let (daemon, step) = start(dir, &TENANTS[..1]);
-    let text = "[device]\nbackend = \"null\"\nsize = \"8MiB\"\n[policy]\nname = \"passthrough\"\n\
-                [[tenant]]\nname = \"new\"\nsize = \"2MiB\"\n";
-    let text = format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{text}");
-    let new = Config::parse(&dir.join("other.toml"), &text).unwrap().tenants.remove(0);
-    let handle = daemon.handle();
-    let added = std::thread::spawn(move || handle.add(new));
-    // The step begins: the range is recorded, and not zeroed.
-    while !layout(dir).contains("zeroed_bytes = 0") {
-        std::thread::yield_now();
-    }
-    assert!(!added.is_finished() && attach(dir, "new").is_err());
-    step.send(()).unwrap();
-    added.join().unwrap().unwrap();
-    assert!(attach(dir, "new").is_ok() && content(&image).iter().all(|byte| *byte == 0));
-    assert_eq!(daemon.stop(), 0);
-}
-
 fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(crate::disks::Reply<T>) -> DiskCommand) -> T {
     let (answer, answered) = channel();
     daemon.handle().tell(Command::Disk(command(Box::new(move |it| answer.send(it).unwrap()))));
     answered.recv().unwrap()
+}
+
+fn create(daemon: &Daemon) -> (Disk, bool) {
+    let new = Box::new(NewDisk { name: "new".into(), size: "2MiB".into(), ..NewDisk::default() });
+    ask::<Result<(Disk, bool), Problem>>(daemon, |reply| DiskCommand::Create(new, reply)).unwrap()
+}
+
+#[test]
+fn a_disk_that_comes_later_waits_for_its_range_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let image = prepare(dir);
+    let (daemon, step) = start(dir, &TENANTS[..1]);
+    assert_eq!(create(&daemon).0.state, DiskState::Zeroing);
+    assert!(layout(dir).contains("zeroed_bytes = 0") && attach(dir, "new").is_err());
+    step.send(()).unwrap();
+    daemon.handle().wait_until_served().unwrap();
+    assert!(attach(dir, "new").is_ok() && content(&image).iter().all(|byte| *byte == 0));
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
@@ -174,16 +170,14 @@ fn a_disk_that_can_not_be_zeroed_is_there_to_be_deleted() {
     let dir = directory.path();
     prepare(dir);
     let (daemon, step) = start(dir, &TENANTS[..1]);
-    let new = || Box::new(NewDisk { name: "new".into(), size: "2MiB".into(), ..NewDisk::default() });
-    let create = || ask::<Result<(Disk, bool), Problem>>(&daemon, |reply| DiskCommand::Create(new(), reply)).unwrap();
-    let (disk, _) = create();
+    let (disk, _) = create(&daemon);
     assert_eq!((disk.state, disk.lba_bytes), (DiskState::Zeroing, 4096), "no smaller than the drive's");
     // The drive fails it.
     drop(step);
-    while create().0.state == DiskState::Zeroing {
+    while create(&daemon).0.state == DiskState::Zeroing {
         std::thread::yield_now();
     }
-    let (disk, is_new) = create();
+    let (disk, is_new) = create(&daemon);
     assert_eq!((disk.state, is_new), (DiskState::Failed, false));
     assert!(attach(dir, "new").is_err());
     let deleted: Result<Vec<Operation>, _> =

@@ -141,6 +141,5 @@ pub const ATTACKS: &[Attack] = &[
     Attack { name: "long_indirect_chains", run: work::indirect_chains },
     Attack { name: "register_reads_without_reading", run: work::unread_replies },
     Attack { name: "maps_and_unmaps", run: work::maps_and_unmaps },
-    Attack { name: "silent_control_clients", run: work::silent_control_clients },
     Attack { name: "clients_that_come_and_go", run: work::come_and_go },
 ];

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use bytemuck::bytes_of;
 use nvme_spec::Sqe;
@@ -129,38 +128,22 @@ pub fn maps_and_unmaps(field: &Field) -> io::Result<Outcome> {
     Ok(Outcome::Done(Vec::new()))
 }
 
-/// Connections of [`silent_control_clients`].
-const SILENT_CLIENTS: u64 = 5000;
+/// Open files of a process with an attack in it, at most.
+const OPEN_FILES: u64 = 2000;
 
-/// Makes room for as many open files as an attack has; returns how many there may be. The table grows in steps, at each
+/// Makes room for as many open files as an attack has. The table grows in steps, at each
 /// of which the kernel waits for all CPUs, and everybody of the process who opens a file with it: a process whose other
 /// threads are victims has it grow before.
 ///
 /// # Errors
 /// The system's.
-pub fn make_room_for_files() -> io::Result<u64> {
+pub fn make_room_for_files() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(u64::MAX).min(SILENT_CLIENTS + 200);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(OPEN_FILES);
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })?;
     let any = eventfd(0, EventfdFlags::CLOEXEC)?;
     fcntl_dupfd_cloexec(&any, i32::try_from(wanted - 1).unwrap_or(i32::MAX))?;
-    Ok(wanted)
-}
-
-/// 5000 connections to the control socket that say nothing.
-pub fn silent_control_clients(field: &Field) -> io::Result<Outcome> {
-    let files = make_room_for_files()?;
-    let path = api::control_path(&field.runtime_dir);
-    let mut silent = Vec::new();
-    while (silent.len() as u64) < SILENT_CLIENTS.min(files.saturating_sub(200)) && field.goes_on() {
-        match UnixStream::connect(&path) {
-            Ok(stream) => silent.push(stream),
-            // The kernel's own queue of connections is full for now.
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
-    field.hold();
-    Ok(Outcome::Done(Vec::new()))
+    Ok(())
 }
 
 /// Clients of both protocols that are gone before they are served.

@@ -212,12 +212,12 @@ pub(super) fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> R
     let (begun, has_begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let look = || -> Result<Long> {
-            let mut stats = api::Client::connect(&server.socket("control"))?;
+            let daemon = api::Rest::new(server.socket("api.sock"));
             let mut long = Long::default();
             while !is_over.load(Ordering::Relaxed) {
                 // Who waits for it may have given up.
                 let _ = begun.send(());
-                let snapshot = stats.stats(SPAN_MS)?;
+                let snapshot = daemon.stats(api::StatsAsked { span_ms: SPAN_MS })?;
                 long.span_ms += snapshot.span_ms;
                 for poller in snapshot.pollers {
                     long.count += poller.long_iterations;
