@@ -10,7 +10,6 @@
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
 //! | [`passthrough`] | commands to a drive that the kernel's driver has |
 //! | `outcome` | [`outcome`]: how a command ended, in everybody's words |
-//! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
 //! The device is believed to follow the specification but is not trusted to: what it writes is checked,
 //! and a lie ends in an [`Error`], not in a panic. All DMA memory is copied from and to, never borrowed.
@@ -27,8 +26,6 @@ mod controller;
 mod device;
 mod doorbell;
 mod error;
-#[cfg(feature = "fake-device")]
-pub mod fake;
 mod outcome;
 pub mod passthrough;
 mod pieces;
