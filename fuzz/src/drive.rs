@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use nvme_driver::fake::{Fake, FakeDevice};
+use fake_device::{Fake, FakeDevice};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::data::DsmRange;
 use nvme_spec::regs::Reg;

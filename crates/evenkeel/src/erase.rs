@@ -187,7 +187,7 @@ fn write_zeros(
 
 #[cfg(test)]
 mod tests {
-    use nvme_driver::fake::Fake;
+    use fake_device::Fake;
     use nvme_spec::identify::{fna, sanicap};
 
     use super::*;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// What is done to a drive with data, if it is made such by `prepare`.
-    fn erased(is_function: bool, prepare: impl Fn(&mut nvme_driver::fake::State)) -> String {
+    fn erased(is_function: bool, prepare: impl Fn(&mut fake_device::State)) -> String {
         let fake = Fake::new(4096);
         fake.state().disk.fill(0xa5);
         prepare(&mut fake.state());
@@ -227,16 +227,16 @@ mod tests {
             (false, fna::ERASE_ALL, [sanitize, format]),
             (true, fna::FORMAT_ALL, [zeros, zeros]),
         ] {
-            let drive = |state: &mut nvme_driver::fake::State| {
+            let drive = |state: &mut fake_device::State| {
                 (state.oacs, state.fna) = (oacs::FORMAT, fna);
             };
-            let with_sanitize = |state: &mut nvme_driver::fake::State| {
+            let with_sanitize = |state: &mut fake_device::State| {
                 drive(state);
                 state.sanicap = sanicap::BLOCK_ERASE;
             };
             assert_eq!([erased(is_shared, with_sanitize), erased(is_shared, drive)], means, "{is_shared} {fna}");
             // Two ports are as good as two functions.
-            let two_ports = |state: &mut nvme_driver::fake::State| {
+            let two_ports = |state: &mut fake_device::State| {
                 with_sanitize(state);
                 state.cmic = CMIC_CONTROLLERS;
             };

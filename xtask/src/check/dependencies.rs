@@ -1,5 +1,5 @@
-//! What is product must run without the laboratory: no crate of the product reaches one of the laboratory through what
-//! it links. Read from the manifests, so that a crate that is new falls under the rule by its folder.
+//! What is product must run without the laboratory and without what is for tests: no crate of the product reaches one
+//! of those through what it links. Read from the manifests, so that a new crate falls under the rule by its folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +11,10 @@ use toml::{Table, Value};
 const PRODUCT: [&str; 4] = ["crates/core/", "crates/frontends/", "crates/backends/", "crates/daemon/"];
 const LABORATORY: &str = "crates/lab/";
 
+/// Crates in the product's folders that are for tests.
+const TEST_SUPPORT: [&str; 3] =
+    ["crates/backends/conformance/", "crates/backends/fake-device/", "crates/backends/wrappers/"];
+
 /// What a manifest says that a crate links; its tests and benchmarks may use anything.
 const LINKED: [&str; 2] = ["dependencies", "build-dependencies"];
 
@@ -20,6 +24,20 @@ struct Package {
     manifest: String,
     /// Packages that it links, of the workspace and others.
     links: Vec<String>,
+}
+
+impl Package {
+    /// What the product may not link it for. `None`: it may.
+    fn kind_kept_out(&self) -> Option<&'static str> {
+        if self.manifest.starts_with(LABORATORY) {
+            return Some("the laboratory");
+        }
+        TEST_SUPPORT.iter().any(|folder| self.manifest.starts_with(folder)).then_some("what is for tests")
+    }
+
+    fn is_product(&self) -> bool {
+        self.kind_kept_out().is_none() && PRODUCT.iter().any(|room| self.manifest.starts_with(room))
+    }
 }
 
 /// Offences of the workspace with the root manifest `root`, given all manifests with their paths.
@@ -37,25 +55,28 @@ pub fn offences<'a>(root: &str, manifests: impl IntoIterator<Item = (&'a Path, &
         let links = links_of(&manifest, &shared);
         packages.insert(name.to_owned(), Package { manifest: path, links });
     }
-    let product = packages.iter().filter(|(_, package)| PRODUCT.iter().any(|room| package.manifest.starts_with(room)));
+    let product = packages.iter().filter(|(_, package)| package.is_product());
     Ok(product
         .filter_map(|(name, package)| {
-            let chain = path_to_laboratory(&packages, name)?;
-            Some(format!("{}: is product and links the laboratory: {}", package.manifest, chain.join(" -> ")))
+            let (kind, chain) = path_out_of_product(&packages, name)?;
+            Some(format!("{}: is product and links {kind}: {}", package.manifest, chain.join(" -> ")))
         })
         .collect())
 }
 
-/// The shortest chain of packages from `start` to one of the laboratory.
-fn path_to_laboratory<'a>(packages: &'a BTreeMap<String, Package>, start: &'a str) -> Option<Vec<&'a str>> {
+/// The shortest chain of packages from `start` to one that is kept out of the product, and that one's kind.
+fn path_out_of_product<'a>(
+    packages: &'a BTreeMap<String, Package>,
+    start: &'a str,
+) -> Option<(&'static str, Vec<&'a str>)> {
     let mut chains = vec![vec![start]];
     let mut seen = vec![start];
     while !chains.is_empty() {
         let mut longer = Vec::new();
         for chain in chains {
             let Some(package) = chain.last().and_then(|last| packages.get(*last)) else { continue };
-            if package.manifest.starts_with(LABORATORY) {
-                return Some(chain);
+            if let Some(kind) = package.kind_kept_out() {
+                return Some((kind, chain));
             }
             for link in &package.links {
                 if !seen.contains(&link.as_str()) {
@@ -113,6 +134,7 @@ mod tests {
             ),
             ("crates/core/poller/Cargo.toml", &poller),
             ("crates/lab/sim/Cargo.toml", "[package]\nname = \"sim\"\n[dependencies]\npoller = \"1\""),
+            ("crates/backends/wrappers/Cargo.toml", "[package]\nname = \"backend-wrappers\""),
             ("crates/tool/Cargo.toml", "[package]\nname = \"tool\"\n[dependencies]\nsim = { path = \"../lab/sim\" }"),
         ];
         offences(ROOT, manifests.map(|(path, text)| (Path::new(path), text))).unwrap()
@@ -134,8 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_tests_is_not_linked_either() {
+        let found = offences_with("[dependencies]\nbackend-wrappers = { path = \"../../backends/wrappers\" }");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with("links what is for tests: poller -> backend-wrappers"), "{found:?}");
+    }
+
+    #[test]
     fn tests_and_tools_may_use_it() {
-        for of_poller in ["", "[dev-dependencies]\nsim.workspace = true", "[dependencies]\nserde.workspace = true"] {
+        for of_poller in [
+            "",
+            "[dev-dependencies]\nsim.workspace = true",
+            "[dev-dependencies]\nbackend-wrappers.workspace = true",
+            "[dependencies]\nserde.workspace = true",
+        ] {
             assert_eq!(offences_with(of_poller), Vec::<String>::new(), "{of_poller}");
         }
     }

@@ -145,7 +145,7 @@ impl Backend for Memory {
 
 #[cfg(test)]
 mod tests {
-    use io_model::conformance::{self, Device, MIN_SIZE_BYTES};
+    use conformance::{Device, MIN_SIZE_BYTES};
     use io_model::{IoBuf, Place, TenantId};
 
     use super::*;

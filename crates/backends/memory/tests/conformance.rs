@@ -1,7 +1,7 @@
 //! Every back end of this crate passes the common suite.
 
 use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
-use io_model::conformance::{self, Device, MIN_SIZE_BYTES};
+use conformance::{Device, MIN_SIZE_BYTES};
 use ssd_model::Profile;
 
 const SIZE_BYTES: u64 = MIN_SIZE_BYTES + 512;

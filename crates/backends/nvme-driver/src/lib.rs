@@ -9,7 +9,6 @@
 //! | `priority` | [`Arbitration`], and the queue priority for a thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
 //! | `outcome` | [`outcome`]: an NVMe status as the project's common outcome of a command |
-//! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
 //! The device is expected to follow the specification, but it is not trusted. All that it writes is checked, and a
 //! violation ends in an [`Error`], not in a panic. DMA memory is copied from and to, never borrowed.
@@ -26,8 +25,6 @@ mod controller;
 mod device;
 mod doorbell;
 mod error;
-#[cfg(feature = "fake-device")]
-pub mod fake;
 mod outcome;
 mod pieces;
 mod priority;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use fake_device::{BLOCK_BYTES, Fake};
 use io_model::{QueuePriority, WrrWeights};
-use nvme_driver::fake::{BLOCK_BYTES, Fake};
 use nvme_driver::{
     Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, MAX_TRANSFER_BYTES, PciDevice, QueuePair,
     Status, SubmitError, priority_of_this_thread,
@@ -15,7 +15,7 @@ use nvme_spec::opcode::nvm;
 use nvme_spec::regs::Cc;
 use nvme_spec::vendor::{FID_QUANTA, Quanta};
 
-type FakeController = Controller<nvme_driver::fake::FakeDevice>;
+type FakeController = Controller<fake_device::FakeDevice>;
 
 fn start(fake: &Fake) -> FakeController {
     Controller::start(fake.device()).expect("the fake starts")
@@ -172,7 +172,7 @@ fn commands_without_data_do_what_they_say() {
     queue.write_zeroes(blocks(2, 2), true).unwrap();
     queue.deallocate(1, &[DsmRange { cattr: 0, nlb: 1, slba: 5 }, DsmRange { cattr: 0, nlb: 3, slba: 10 }]).unwrap();
     assert!(reap(&mut queue).iter().all(|done| done.status.is_success()));
-    let zeroed = |state: &nvme_driver::fake::State| -> Vec<u64> {
+    let zeroed = |state: &fake_device::State| -> Vec<u64> {
         let block = |lba: u64| &state.disk[(lba * BLOCK_BYTES) as usize..((lba + 1) * BLOCK_BYTES) as usize];
         (0..64).filter(|&lba| block(lba).iter().all(|&byte| byte == 0)).collect()
     };

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use nvme_driver::fake::Fake;
+use fake_device::Fake;
 use nvme_driver::{Blocks, Controller, Data};
 
 thread_local! {

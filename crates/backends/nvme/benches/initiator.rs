@@ -1,6 +1,6 @@
 //! What driving an NVMe drive costs its poller per command: submitting, and taking completions.
 //!
-//! `cargo bench -p backend-nvme --bench initiator [-- --json]`. The drive is the fake of `nvme-driver`, on another CPU
+//! `cargo bench -p backend-nvme --bench initiator [-- --json]`. The drive is the `fake-device`, on another CPU
 //! as a drive's writes come from elsewhere; it works only between the two, while no clock runs, so it is never what is
 //! waited for. The queue pair alone and the back end around it take turns in one run, 32 reads of 4 KiB in flight; the
 //! best of many short runs is shown, since whatever else the machine does only adds.
@@ -12,9 +12,9 @@ use std::thread;
 use std::time::Instant;
 
 use backend_nvme::{NvmeDrive, NvmeQueues, Options};
+use fake_device::{BLOCK_BYTES, Fake, FakeDevice};
 use guest_memory::Mapping;
 use io_model::{Backend, HwqId, Io, IoBuf, Nanos, Op, Place, TenantId};
-use nvme_driver::fake::{BLOCK_BYTES, Fake, FakeDevice};
 use nvme_driver::{Blocks, Controller, Data, QueuePair};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

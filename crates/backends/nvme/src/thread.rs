@@ -407,7 +407,7 @@ pub(crate) fn create_all<D: PciDevice>(
 
 #[cfg(test)]
 mod tests {
-    use nvme_driver::fake::Fake;
+    use fake_device::Fake;
 
     use super::*;
     use crate::drive::{NvmeDrive, Options};

@@ -5,8 +5,8 @@
 use std::thread;
 
 use backend_nvme::{NvmeDrive, Options};
-use io_model::conformance::{self, Device, MIN_SIZE_BYTES};
-use nvme_driver::fake::Fake;
+use conformance::{Device, MIN_SIZE_BYTES};
+use fake_device::Fake;
 use nvme_spec::identify::sgls;
 
 const SIZE_BYTES: u64 = MIN_SIZE_BYTES + 4096;

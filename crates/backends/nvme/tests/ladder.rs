@@ -8,9 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use backend_nvme::{Notice, NvmeDrive, NvmeQueues, Options};
+use fake_device::Fake;
 use guest_memory::Mapping;
 use io_model::{Backend, DeviceError, HwqId, Io, IoBuf, Nanos, Op, Outcome, Place, TenantId};
-use nvme_driver::fake::Fake;
 use nvme_spec::Status;
 
 const LIMIT: Duration = Duration::from_secs(8);
@@ -178,7 +178,7 @@ fn a_queue_that_does_not_answer_is_made_anew_and_the_other_goes_on() {
     assert_eq!(bench.fake.state().resets.1, 0);
 }
 
-fn stuck(refuses: impl Fn(&mut nvme_driver::fake::Refusals)) -> Bench {
+fn stuck(refuses: impl Fn(&mut fake_device::Refusals)) -> Bench {
     let mut bench = Bench::new();
     bench.fake.state().holds = true;
     bench.fake.state().refuses.abort = true;

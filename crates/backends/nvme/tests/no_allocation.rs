@@ -5,9 +5,9 @@
 use std::thread;
 
 use backend_nvme::{NvmeDrive, Options};
+use fake_device::Fake;
 use guest_memory::Mapping;
 use io_model::{Backend, HwqId, Io, IoBuf, Nanos, Op, Place, TenantId};
-use nvme_driver::fake::Fake;
 
 /// Allocations of this thread meanwhile.
 fn counted(run: impl FnOnce()) -> u64 {

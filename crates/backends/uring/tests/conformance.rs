@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use backend_uring::{Kind, UringDrive};
-use io_model::conformance::{self, Device, MIN_SIZE_BYTES};
+use conformance::{Device, MIN_SIZE_BYTES};
 
 const SIZE_BYTES: u64 = MIN_SIZE_BYTES + 4096;
 

@@ -3,7 +3,7 @@
 use backend_memory::MemoryDrive;
 use backend_uring::{Kind, UringDrive};
 use backend_wrappers::{Checked, Delay, Faults, Faulty};
-use io_model::conformance::{self, Device, MIN_SIZE_BYTES};
+use conformance::{Device, MIN_SIZE_BYTES};
 use io_model::{Backend, Command, Nanos, Op};
 
 const DEVICE: Device = Device { size_bytes: MIN_SIZE_BYTES, block_bytes: 512, keeps_data: true };

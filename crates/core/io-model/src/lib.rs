@@ -2,7 +2,7 @@
 //!
 //! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`] is a drive's
 //! hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the other, nor the policy. Every
-//! back end must pass the suite in `conformance` (a cargo feature, for tests only).
+//! back end must pass the suite of the crate `conformance`.
 //!
 //! Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. [`units`] parses and prints them for
 //! people.
@@ -12,8 +12,6 @@
 mod backend;
 mod cache;
 mod command;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod extents;
 mod placed;
 mod token;

@@ -379,8 +379,8 @@ impl<D: Drive, B: Backend + Send + 'static, W: Fn(D::Queues) -> B + Clone + Send
 mod tests {
     use backend_nvme::Options;
     use backend_wrappers::{Fate, Fault, Faults, Faulty};
+    use fake_device::Fake;
     use io_model::{DeviceError, HwqId, Io, IoBuf, Nanos, Place, TenantId};
-    use nvme_driver::fake::Fake;
     use nvme_spec::feature::fid;
     use policy::{ArbitratedConfig, LpnsConfig};
 

@@ -142,8 +142,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use calibrate::{Effort, Facts, Failure, Rig, Seen, Session, Stage};
+    use fake_device::{BLOCK_BYTES, Fake};
     use io_model::DeviceError;
-    use nvme_driver::fake::{BLOCK_BYTES, Fake};
 
     use super::super::RealClock;
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fake_device::{BLOCK_BYTES, Fake, FakeDevice};
 use load::disk::{Disk, Geometry};
 use load::job::shape;
 use load::spec::Arrivals;
@@ -10,7 +11,6 @@ use load::value::{Amount, BlockSizes};
 use load::verify::Found;
 use load::{Direction, Job, JobSpec, NvmeDisk, NvmeQueue, Rw, Step};
 use nvme_driver::Status;
-use nvme_driver::fake::{BLOCK_BYTES, Fake, FakeDevice};
 use nvme_spec::opcode::nvm;
 
 const DISK_BLOCKS: u64 = 2048;

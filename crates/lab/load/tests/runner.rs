@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use fake_device::{Fake, FakeDevice};
 use io_model::QueuePriority;
 use load::{JobResult, JobSpec, NvmeDisk, Options, Patience, Rw, Target, report, run};
-use nvme_driver::fake::{Fake, FakeDevice};
 use nvme_driver::priority_of_this_thread;
 use serde_json::Value;
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping};
+use io_model::{Backend, Command, HwqId, Io, Nanos, Op, Outcome, Place, TenantId};
 
-use super::Device;
-use crate::{Backend, Command, HwqId, Io, Nanos, Op, Outcome, Place, TenantId};
+use crate::Device;
 
 /// Guest memory of the bench: one slot per command in flight.
 const SLOT_BYTES: u64 = 4 << 20;
@@ -25,9 +25,9 @@ struct Flight {
     len_bytes: u64,
 }
 
-pub(super) struct Rig<B> {
-    pub(super) device: Device,
-    pub(super) backend: B,
+pub(crate) struct Rig<B> {
+    pub(crate) device: Device,
+    pub(crate) backend: B,
     memory: Arc<Mapping>,
     free_slots: Vec<u64>,
     now: Nanos,
@@ -37,7 +37,7 @@ pub(super) struct Rig<B> {
 }
 
 impl<B: Backend> Rig<B> {
-    pub(super) fn new(device: Device, mut backend: B) -> Self {
+    pub(crate) fn new(device: Device, mut backend: B) -> Self {
         // Shared, as a guest's is.
         let (memory, _) = Mapping::memfd("conformance", (SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
         backend.map_memory(PLACE.tenant, &memory).expect("memory that the device can reach");
@@ -53,15 +53,15 @@ impl<B: Backend> Rig<B> {
         }
     }
 
-    pub(super) fn finished(&self) -> usize {
+    pub(crate) fn finished(&self) -> usize {
         self.outcomes.len()
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    pub(super) fn command(&self, op: Op, offset_bytes: u64, len_bytes: u64) -> Command {
+    pub(crate) fn command(&self, op: Op, offset_bytes: u64, len_bytes: u64) -> Command {
         PLACE.command(op, offset_bytes, len_bytes)
     }
 
@@ -97,7 +97,7 @@ impl<B: Backend> Rig<B> {
     }
 
     /// One poll: kick, reap, and let time pass.
-    pub(super) fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         self.backend.kick();
         if let Some(at) = self.backend.next_event() {
             self.now = self.now.max(at);
@@ -118,7 +118,7 @@ impl<B: Backend> Rig<B> {
         }
     }
 
-    pub(super) fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         let mut polls: u64 = 0;
         while !self.in_flight.is_empty() {
             self.poll();
@@ -144,38 +144,38 @@ impl<B: Backend> Rig<B> {
     }
 
     /// Runs one command with a plain buffer to its end.
-    pub(super) fn run(&mut self, command: Command) -> Outcome {
+    pub(crate) fn run(&mut self, command: Command) -> Outcome {
         let pieces: &[u64] = if moves_data(command.op) { &[command.len_bytes] } else { &[] };
         let (tag, _) = self.start(0, command, 0, pieces, None);
         self.finish(tag).0
     }
 
-    pub(super) fn one(&mut self, op: Op, offset_bytes: u64, len_bytes: u64) -> Outcome {
+    pub(crate) fn one(&mut self, op: Op, offset_bytes: u64, len_bytes: u64) -> Outcome {
         self.run(self.command(op, offset_bytes, len_bytes))
     }
 
-    pub(super) fn one_with_buffer_of(&mut self, op: Op, offset_bytes: u64, len_bytes: u64, buf_bytes: u64) -> Outcome {
+    pub(crate) fn one_with_buffer_of(&mut self, op: Op, offset_bytes: u64, len_bytes: u64, buf_bytes: u64) -> Outcome {
         let (tag, _) = self.start(0, self.command(op, offset_bytes, len_bytes), 0, &[buf_bytes], None);
         self.finish(tag).0
     }
 
-    pub(super) fn no_such_queue(&mut self) {
+    pub(crate) fn no_such_queue(&mut self) {
         let hwq = self.backend.hwqs();
         let (tag, _) = self.start(hwq, self.command(Op::Write, 0, 4096), 0, &[4096], Some(3));
         assert!(self.finish(tag).0.is_err(), "a queue that does not exist took a command");
     }
 
-    pub(super) fn run_pattern(&mut self, command: Command, pattern: u64) {
+    pub(crate) fn run_pattern(&mut self, command: Command, pattern: u64) {
         let (tag, _) = self.start(0, command, 0, &[command.len_bytes], Some(pattern));
         assert_eq!(self.finish(tag).0, Ok(()), "{command:?}");
     }
 
-    pub(super) fn write(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
+    pub(crate) fn write(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
         self.run_pattern(self.command(Op::Write, offset_bytes, len_bytes), pattern);
     }
 
     /// As [`Rig::write`], for ranges beyond a mebibyte.
-    pub(super) fn write_long(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
+    pub(crate) fn write_long(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
         let pieces: Vec<u64> = (0..len_bytes).step_by(1 << 20).map(|done| (len_bytes - done).min(1 << 20)).collect();
         let mut done = 0;
         for piece in pieces {
@@ -191,23 +191,23 @@ impl<B: Backend> Rig<B> {
         self.start(hwq, self.command(Op::Write, offset_bytes, len_bytes), 0, &[len_bytes], None).0
     }
 
-    pub(super) fn start_write(&mut self, hwq: u16, offset_bytes: u64, len_bytes: u64, pattern: u64) {
+    pub(crate) fn start_write(&mut self, hwq: u16, offset_bytes: u64, len_bytes: u64, pattern: u64) {
         self.start_write_at(hwq, offset_bytes, len_bytes, pattern, 0);
     }
 
     /// Starts a command without data, whose outcome [`Rig::drain`] checks.
-    pub(super) fn start_plain(&mut self, hwq: u16, op: Op, offset_bytes: u64, len_bytes: u64) {
+    pub(crate) fn start_plain(&mut self, hwq: u16, op: Op, offset_bytes: u64, len_bytes: u64) {
         self.start(hwq, self.command(op, offset_bytes, len_bytes), 0, &[], None);
     }
 
-    pub(super) fn write_pieces(&mut self, offset_bytes: u64, first_byte: u64, pieces: &[u64], pattern: u64) {
+    pub(crate) fn write_pieces(&mut self, offset_bytes: u64, first_byte: u64, pieces: &[u64], pattern: u64) {
         let command = self.command(Op::Write, offset_bytes, pieces.iter().sum());
         let (tag, _) = self.start(0, command, first_byte, pieces, Some(pattern));
         assert_eq!(self.finish(tag).0, Ok(()), "a write from {} pieces, the first at {first_byte}", pieces.len());
     }
 
     /// Reads into pieces and compares; memory between the pieces must stay as it was.
-    pub(super) fn expect_pattern_pieces(&mut self, offset_bytes: u64, first_byte: u64, pieces: &[u64], pattern: u64) {
+    pub(crate) fn expect_pattern_pieces(&mut self, offset_bytes: u64, first_byte: u64, pieces: &[u64], pattern: u64) {
         let command = self.command(Op::Read, offset_bytes, pieces.iter().sum());
         let (tag, slot) = self.start(0, command, first_byte, pieces, Some(!pattern));
         let (outcome, _) = self.finish(tag);
@@ -230,7 +230,7 @@ impl<B: Backend> Rig<B> {
     }
 
     /// What the device holds.
-    pub(super) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Vec<u8> {
+    pub(crate) fn read(&mut self, offset_bytes: u64, len_bytes: u64) -> Vec<u8> {
         let command = self.command(Op::Read, offset_bytes, len_bytes);
         let (tag, slot) = self.start(0, command, 0, &[len_bytes], Some(0xdead));
         let (outcome, _) = self.finish(tag);
@@ -238,12 +238,12 @@ impl<B: Backend> Rig<B> {
         self.memory_at(slot * SLOT_BYTES, len_bytes)
     }
 
-    pub(super) fn expect_pattern(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
+    pub(crate) fn expect_pattern(&mut self, offset_bytes: u64, len_bytes: u64, pattern: u64) {
         self.expect_pattern_part(offset_bytes, len_bytes, 0, len_bytes, pattern);
     }
 
     /// Of a pattern that was written to the first range, expects `part_bytes` from `part_offset`.
-    pub(super) fn expect_pattern_part(
+    pub(crate) fn expect_pattern_part(
         &mut self,
         offset_bytes: u64,
         len_bytes: u64,
@@ -259,7 +259,7 @@ impl<B: Backend> Rig<B> {
         }
     }
 
-    pub(super) fn expect_zeroes(&mut self, offset_bytes: u64, len_bytes: u64) {
+    pub(crate) fn expect_zeroes(&mut self, offset_bytes: u64, len_bytes: u64) {
         let read = self.read(offset_bytes, len_bytes);
         if self.device.keeps_data {
             assert!(read.iter().all(|&byte| byte == 0), "{len_bytes} bytes at {offset_bytes} are not zeros");
@@ -267,7 +267,7 @@ impl<B: Backend> Rig<B> {
     }
 
     /// After a discard: each block of the part holds the pattern, or zeros.
-    pub(super) fn expect_pattern_or_zeroes(
+    pub(crate) fn expect_pattern_or_zeroes(
         &mut self,
         offset_bytes: u64,
         len_bytes: u64,
@@ -288,7 +288,7 @@ impl<B: Backend> Rig<B> {
     }
 
     /// Ends with this memory and goes on with other memory. What the old one was must be nobody's then.
-    pub(super) fn change_memory(&mut self) {
+    pub(crate) fn change_memory(&mut self) {
         assert!(self.in_flight.is_empty(), "commands in flight use the memory");
         let (new, _) = Mapping::memfd("conformance", (SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
         let alias = Mapping::alias(&new);
@@ -303,17 +303,17 @@ impl<B: Backend> Rig<B> {
     }
 
     /// Drops the back end as it is and returns the guest memory.
-    pub(super) fn abandon(self) -> Arc<Mapping> {
+    pub(crate) fn abandon(self) -> Arc<Mapping> {
         self.memory
     }
 }
 
-pub(super) fn moves_data(op: Op) -> bool {
+pub(crate) fn moves_data(op: Op) -> bool {
     matches!(op, Op::Read | Op::Write)
 }
 
 /// `len_bytes` of an endless pattern, from `from` on: no two blocks of it and no two patterns are equal.
-pub(super) fn bytes(pattern: u64, from: u64, len_bytes: u64) -> Vec<u8> {
+pub(crate) fn bytes(pattern: u64, from: u64, len_bytes: u64) -> Vec<u8> {
     let (first, end) = (from / 8, (from + len_bytes).div_ceil(8));
     let mut out: Vec<u8> = (first..end).flat_map(|word| mix(pattern ^ word << 20).to_le_bytes()).collect();
     out.drain(..(from - first * 8) as usize);
@@ -322,7 +322,7 @@ pub(super) fn bytes(pattern: u64, from: u64, len_bytes: u64) -> Vec<u8> {
 }
 
 /// The finalizer of SplitMix64.
-pub(super) fn mix(seed: u64) -> u64 {
+pub(crate) fn mix(seed: u64) -> u64 {
     let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

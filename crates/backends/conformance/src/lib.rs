@@ -5,10 +5,12 @@
 //! polls a back end that does not know. The random part prints its seed; the environment variable
 //! `EVENKEEL_SEED` replays one.
 
+#![forbid(unsafe_code)]
+
 mod random;
 mod rig;
 
-use crate::{Backend, DeviceError, Op};
+use io_model::{Backend, DeviceError, Op};
 use rig::Rig;
 
 /// What the suite must know about the device under test.

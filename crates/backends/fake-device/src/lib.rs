@@ -4,6 +4,9 @@
 //! It is written from the specification and independent of the driver's queue code, so that the two
 //! check each other. One namespace.
 
+// In `host_memory`, which reaches memory by address.
+#![deny(unsafe_code)]
+
 mod commands;
 mod host_memory;
 
@@ -16,15 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytemuck::{Zeroable, bytes_of, bytes_of_mut};
 use guest_memory::{GuestMemory, MappedU32, Mapping};
 use host_memory::Lent;
+use nvme_driver::{DmaMemory, DmaSpace, Doorbell, Error, PciDevice, Ring};
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
 use nvme_spec::identify::oncs;
 use nvme_spec::log::SmartLog;
 use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, DOORBELL_BASE, Reg};
 use nvme_spec::{Cqe, PAGE_BYTES, Sqe, Status};
-
-use crate::device::{DmaMemory, DmaSpace, Doorbell, PciDevice, Ring};
-use crate::error::Error;
 
 /// Bytes of a block of the fake's namespace, unless it was told otherwise.
 pub const BLOCK_BYTES: u64 = 512;

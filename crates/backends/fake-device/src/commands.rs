@@ -11,10 +11,10 @@ use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{PAGE_BYTES, Sqe, Status};
 
-use super::{Cq, Sq, State};
+use crate::{Cq, Sq, State};
 
 impl State {
-    pub(super) fn admin(&mut self, sqe: &Sqe) -> (Status, u32) {
+    pub(crate) fn admin(&mut self, sqe: &Sqe) -> (Status, u32) {
         let qid = sqe.cdw10 as u16;
         let entries = ((sqe.cdw10 >> 16) as u16).saturating_add(1);
         let status = match sqe.opc {
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    pub(super) fn io(&mut self, sqe: &Sqe) -> (Status, u32) {
+    pub(crate) fn io(&mut self, sqe: &Sqe) -> (Status, u32) {
         self.log.push(*sqe);
         if let Some(status) = self.failures.pop_front() {
             return (status, 0);

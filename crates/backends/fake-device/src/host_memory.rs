@@ -1,12 +1,11 @@
 //! Memory of others that the fake reaches, as a device does: by address, whoever has it mapped.
 
 use guest_memory::Mapping;
-
-use crate::error::Error;
+use nvme_driver::Error;
 
 /// Pieces that are lent, by the addresses that the fake was told.
 #[derive(Default)]
-pub(super) struct Lent(Vec<Piece>);
+pub(crate) struct Lent(Vec<Piece>);
 
 struct Piece {
     iova: u64,
@@ -20,7 +19,7 @@ impl Lent {
         self.0.len()
     }
 
-    /// Lends a mapping, which lives until it is taken back (as [`DmaSpace`](crate::DmaSpace) asks of its callers).
+    /// Lends a mapping, which lives until it is taken back (as [`DmaSpace`](nvme_driver::DmaSpace) asks of its callers).
     pub fn add(&mut self, iova: u64, mapping: &Mapping) -> Result<(), Error> {
         if !mapping.is_writable() {
             return Err(Error::Memory("it can't be written".into()));

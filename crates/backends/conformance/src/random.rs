@@ -1,16 +1,16 @@
 //! Random commands against a byte array.
 
 use fastrand::Rng;
+use io_model::{Backend, Op};
 
-use super::rig::{Rig, bytes};
-use crate::{Backend, Op};
+use crate::rig::{Rig, bytes};
 
 /// The part of the device that is used, half at each end.
 const SPAN_BYTES: u64 = 2 << 20;
 const ROUNDS: usize = 400;
 
 /// The seed of this run: `EVENKEEL_SEED`, or a fixed one.
-pub(super) fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var("EVENKEEL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_260_101);
     eprintln!("conformance: EVENKEEL_SEED={seed}");
     seed
@@ -18,7 +18,7 @@ pub(super) fn seed() -> u64 {
 
 /// Batches of random commands on ranges that do not overlap within a batch, in random queues; reads and,
 /// at the end, the whole span must agree with an array that saw the same commands.
-pub(super) fn against_oracle<B: Backend>(rig: &mut Rig<B>, seed: u64) {
+pub(crate) fn against_oracle<B: Backend>(rig: &mut Rig<B>, seed: u64) {
     let mut random = Rng::with_seed(seed);
     let mut oracle = vec![0; SPAN_BYTES as usize];
     for at in (0..SPAN_BYTES).step_by(1 << 20) {
