@@ -30,8 +30,8 @@ const TRIALS: &str = "Commands that run the daemon are those of the package `tri
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
-    Check,
+    /// Hold the sources to the repository's own rules and to budget.toml; print how much there is of what.
+    Check(check::Options),
     /// Run each fuzz target for a while.
     Fuzz(fuzz::Options),
     /// A command of `trials`, built first.
@@ -42,7 +42,7 @@ enum Command {
 /// Ends with 1 where the command failed, with 2 where there is no such command or option.
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Check => check::run(),
+        Command::Check(options) => check::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Trials(arguments) => trials(&arguments),
     };
@@ -75,7 +75,12 @@ mod tests {
 
     #[test]
     fn documented_commands_parse() {
-        for line in ["check", "fuzz --seconds 300 --target registers", "fuzz --seconds 1800 --jobs 2 --minimise"] {
+        for line in [
+            "check",
+            "check --json",
+            "fuzz --seconds 300 --target registers",
+            "fuzz --seconds 1800 --jobs 2 --minimise",
+        ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).expect_err("an error"));
         }
     }
