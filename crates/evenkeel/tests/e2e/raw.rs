@@ -1,6 +1,6 @@
 //! A vfio-user client that sends what it likes.
 
-#[path = "../../../frontends/vfio-user/tests/common/message.rs"]
+#[path = "../../../frontends/vfio-user/tests/server/common/message.rs"]
 pub mod message;
 
 use std::io::{ErrorKind, IoSlice, Read, Write};

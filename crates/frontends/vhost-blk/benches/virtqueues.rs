@@ -19,7 +19,7 @@ mod fault;
 #[allow(dead_code)]
 mod inflight;
 #[path = "../src/kill.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod kill;
 #[path = "../src/lanes.rs"]
 #[allow(dead_code, unused_imports)]

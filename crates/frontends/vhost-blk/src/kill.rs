@@ -1,7 +1,7 @@
 //! Every store that another process can see asks here first, so that a test can end the device after any one of
-//! them, as SIGKILL does. Without the feature (and outside of our own tests) it costs nothing.
+//! them, as SIGKILL does. Outside of our own tests it costs nothing.
 
-#[cfg(any(test, feature = "kill-points"))]
+#[cfg(test)]
 mod countdown {
     use std::cell::Cell;
 
@@ -10,12 +10,12 @@ mod countdown {
     }
 
     /// This thread's next `stores` stores reach memory, those after them don't.
-    pub fn arm(stores: u64) {
+    pub(crate) fn arm(stores: u64) {
         LEFT.set(stores);
     }
 
     /// All stores reach memory again. Returns the stores that were left; 0: the device died.
-    pub fn disarm() -> u64 {
+    pub(crate) fn disarm() -> u64 {
         LEFT.replace(u64::MAX)
     }
 
@@ -28,14 +28,11 @@ mod countdown {
     }
 }
 
-#[cfg(any(test, feature = "kill-points"))]
-pub(crate) use countdown::is_alive;
-#[cfg(any(test, feature = "kill-points"))]
-#[allow(unused_imports, reason = "tests take what they need")]
-pub use countdown::{arm, disarm};
+#[cfg(test)]
+pub(crate) use countdown::{arm, disarm, is_alive};
 
 /// Whether the next store reaches memory.
-#[cfg(not(any(test, feature = "kill-points")))]
+#[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn is_alive() -> bool {
     true

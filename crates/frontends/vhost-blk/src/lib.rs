@@ -63,8 +63,6 @@ pub use config::{ConfigError, DiskConfig, MAX_QUEUES, MAX_REQUEST_BYTES, MAX_RIN
 pub use disk::{CONFIG_BYTES, Disk, ReadOnlyField};
 pub use fault::{Fault, FaultKind, StartError};
 pub use inflight::{LogError, clear_inflight, inflight_bytes, inflight_region};
-#[cfg(feature = "kill-points")]
-pub use kill::{arm, disarm};
 pub use lanes::MAX_QUEUES_BY_PRIORITY;
 pub use queue::{RingSetup, Started};
 pub use queues::Queues;

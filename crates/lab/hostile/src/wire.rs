@@ -16,9 +16,9 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-#[path = "../../../frontends/vfio-user/tests/common/message.rs"]
+#[path = "../../../frontends/vfio-user/tests/server/common/message.rs"]
 pub mod vfio;
-#[path = "../../../frontends/vhost-user/tests/common/message.rs"]
+#[path = "../../../frontends/vhost-user/tests/server/common/message.rs"]
 pub mod vhost;
 
 /// More than either protocol takes.

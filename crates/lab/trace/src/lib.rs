@@ -1,12 +1,5 @@
 //! Readers of block traces: six text forms in, one compact list of requests out.
 //!
-//! ```
-//! let text = "version,time,op,size,lbn\n1,100,28,4096,8\n1,101,2a,512,9\n";
-//! let trace = trace::read(text.as_bytes(), "vm.csv", None, trace::Limits::default())?;
-//! assert_eq!(trace.entries()[1].time_ns, 1_000_000_000);
-//! # Ok::<(), trace::TraceError>(())
-//! ```
-//!
 //! [`read()`] finds out the [`Format`] by the first lines (or is told it) and gives a [`Trace`] of [`Entry`]s,
 //! sorted by time; time counts from the first of them. Each format's module states its columns and source:
 //!

@@ -5,6 +5,7 @@ mod admin_work;
 mod arbitration;
 mod attach;
 mod bringup;
+mod crashes;
 mod doorbells;
 mod expect;
 mod format;

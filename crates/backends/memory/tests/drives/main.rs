@@ -1,0 +1,4 @@
+//! Drives without hardware, as back ends.
+
+mod model;
+mod suite;

@@ -1,0 +1,4 @@
+//! Files and block devices as drives.
+
+mod files;
+mod suite;

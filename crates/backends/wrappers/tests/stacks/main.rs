@@ -1,0 +1,4 @@
+//! Wrappers around other back ends.
+
+mod effects;
+mod suite;

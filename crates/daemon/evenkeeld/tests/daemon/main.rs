@@ -1,0 +1,6 @@
+//! The daemon as a whole.
+
+mod hostile;
+mod membership;
+mod no_allocation;
+mod threads;

@@ -1,0 +1,6 @@
+//! Calibrations of drives, in virtual time.
+
+mod common;
+mod odd_drives;
+mod plan;
+mod recovery;

@@ -1,0 +1,4 @@
+//! Jobs against controllers in memory.
+
+mod engine;
+mod runner;
