@@ -24,7 +24,7 @@ check:
 # The test runner, where it is missing: a process per test, suites side by side, a time for each test.
 tools:
 	@$(CARGO) nextest --version >/dev/null 2>&1 || CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install \
-		--locked --debug --no-default-features --features default-no-update cargo-nextest
+		--locked --debug --no-default-features cargo-nextest
 
 # The daily tier: before each push, and what a newcomer runs. At most 15 minutes on two idle cores, 25 from nothing.
 test: check tools
