@@ -1,13 +1,14 @@
 //! The figures that have a budget.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::shape::Shape;
 use super::sources::{Role, Source};
-use super::{keys, threads};
+use super::{keys, threads, words};
 
 /// A figure keeps this many of its contributors.
 const MOST_PARTS: usize = 50;
@@ -106,6 +107,7 @@ pub fn figures(
         ),
         Figure::sum("files_in_circles", "files in circles of more than two that use each other", circles),
         Figure::new("spread_types", "types with an impl in more than three files", spread.len(), spread),
+        Figure::new("words_to_mend", "hits of hard-to-read wording", words::count(Path::new(".")), Vec::new()),
         // Another figure is one line here and a section in budget.toml.
     ])
 }

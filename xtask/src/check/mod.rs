@@ -11,6 +11,7 @@ mod tests_in;
 mod threads;
 mod tokens;
 mod units;
+mod words;
 
 use std::path::Path;
 use std::process::Command;
@@ -63,6 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
     let budget = Budget::read(text_of(&files, "budget.toml")?)?;
     let (figures, found) = measure(&files, &budget)?;
     offences.extend(found.offences);
+    offences.extend(words::offences(Path::new("."))?);
     if options.json {
         let shown = json!({ "figures": with_max(&figures, &budget), "notes": found.notes, "offences": offences });
         println!("{shown:#}");
