@@ -52,7 +52,7 @@ pub enum DiskCommand {
     Drives(Reply<Vec<Drive>>),
     /// One more, with the descriptors that came with it.
     AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, Problem>>),
-    /// The same once it is up, or can't be brought up.
+    /// A drive that was asked for is open, or can't be opened.
     DriveOpened(Box<NewDrive>, Result<HandedIn, Problem>, Reply<Result<Drive, Problem>>),
     /// One less.
     RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
@@ -449,7 +449,7 @@ impl ServedDrive {
             let server = self.tenants.get(&id).and_then(|live| live.server.as_ref());
             if !force && server.is_some_and(Reached::has_client) {
                 let title = format!("{name:?} is attached to a client");
-                let remedy = "detach it there (unmount a block device), or use force: who has it gets errors";
+                let remedy = "detach it there (unmount a block device), or use force: its users get errors";
                 return Err(Problem::new(409, "attached", title, remedy));
             }
         }
@@ -481,7 +481,7 @@ impl ServedDrive {
         let described = namespaces.filter_map(move |(id, _)| {
             let mut disk = self.describe_disk(id)?;
             if of_user.is_some() {
-                // Who else has it is the others' own.
+                // Which other tenants have it is not this tenant's business.
                 disk.attachments.retain(|it| its(&it.tenant));
                 disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
                 disk.survives_restart = self.all_survive_restart(disk.attachments.iter().map(|it| it.tenant.as_str()));

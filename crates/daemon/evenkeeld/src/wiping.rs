@@ -97,9 +97,9 @@ impl ServedDrive {
         self.wipes.failed.values().next().map(String::as_str)
     }
 
-    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. Once a
-    /// tenant has left, what it had is overwritten, and after that free. Namespaces of a tenant are detached
-    /// from it.
+    /// Deletes a disk, or the data of a disk that is not served. The deletion is durable at once, whatever happens
+    /// then. Once the tenant has left, its data is overwritten, and its space is free after that. Namespaces of a
+    /// tenant are detached from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
@@ -119,7 +119,7 @@ impl ServedDrive {
         Ok(())
     }
 
-    /// Whether a disk was deleted, and somebody still has to let go of it.
+    /// Whether a disk was deleted, and a thread still has to let go of it.
     pub(crate) fn is_being_deleted(&self, id: TenantId) -> bool {
         self.wipes.held.contains_key(&id)
     }
@@ -240,7 +240,7 @@ impl ServedDrive {
     /// The wiper has come further, or not.
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
-        // One that was told to go counts no more.
+        // A range that was told to stop no longer counts: the drive may have been erased since.
         if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
             return;
         }

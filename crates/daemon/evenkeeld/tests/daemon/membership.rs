@@ -129,7 +129,7 @@ fn never() -> AtomicBool {
     AtomicBool::new(false)
 }
 
-/// One run's daemon, and who is there.
+/// One run's daemon and tenants.
 struct World {
     api: Rest,
     dir: PathBuf,
