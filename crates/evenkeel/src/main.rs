@@ -124,7 +124,7 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
         || error.downcast_ref().is_some_and(load::Error::is_bad_input)
 }
 
-/// Whoever read our output had enough (`evenkeel stats | head`).
+/// The reader of our output closed it (`evenkeel stats | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -8,7 +8,7 @@ pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
     layout_with_words(heading, rows, &[0])
 }
 
-/// The same with the columns `words` to the left.
+/// A table with the columns `words` aligned to the left.
 pub fn layout_with_words(heading: &[&str], rows: &[Vec<String>], words: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

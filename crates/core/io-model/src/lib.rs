@@ -89,7 +89,7 @@ pub struct TenantId(pub u32);
 /// A tenant's virtual queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VqId {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// Which of the tenant's: the NVMe SQ identifier, or the virtqueue index plus one. 0 is the front
     /// end's own (erasing a namespace, flushing for a guest that left).
@@ -184,11 +184,12 @@ pub trait Source {
         0
     }
 
-    /// VQs whose [`backlog`](Self::backlog) may not be what it last said: whose doorbells (read anew at each call)
-    /// moved, or who waited for something else than those. The poller asks no others that do nothing, but for those
-    /// that appear, those that it fetched from, and all after it let somebody else have the source. One call looks at
-    /// all that a tenant has, and it is all that a tenant at rest costs. One VQ too many costs time; one too few, and
-    /// its commands wait for ever.
+    /// VQs whose [`backlog`](Self::backlog) may have changed since it was last read, as a bit set.
+    ///
+    /// Their doorbells (read anew at each call) moved, or they waited for something other than a doorbell. The poller
+    /// asks no other idle VQs. Exceptions are VQs that appear, VQs that it fetched from, and all VQs after the poller
+    /// let another one have the source. One call covers all VQs of a tenant, and it is all that an idle tenant costs.
+    /// A bit too many costs time; with one too few, the VQ's commands wait for ever.
     fn rung(&mut self) -> u128 {
         u128::MAX
     }

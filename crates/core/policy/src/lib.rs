@@ -27,7 +27,7 @@
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
 //! | `split`, `window` | [`Demand`]: what best effort, or all tenants, may have with the drive, parted among pollers |
-//! | `flows`, `fair`, `lowest`, `hwq_pool`, `ready` | who waits where, weighted sharing, who is first, HWQ bindings, lists: O(1) per command (`lowest`: O(log tenants)), no allocation after attach |
+//! | `flows`, `fair`, `lowest`, `hwq_pool`, `ready` | waiting VQs and flows, weighted sharing, the lowest tag, HWQ bindings, lists: O(1) per command (`lowest`: O(log tenants)), no allocation after attach |
 //!
 //! An instance knows the VQs of its own poller. Tenants, and a tenant's VQs, may be with several pollers, but for those
 //! policies that compare all tenants with each command ([`needs_one_poller`](Settings::needs_one_poller)).
@@ -127,7 +127,7 @@ pub enum Next {
 /// One tenant's recent past, as published by the pollers that serve it, added up; see [`Policy::interval`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TenantReport {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its class.
     pub class: Class,
@@ -227,8 +227,7 @@ pub trait Policy {
     /// else the VQ can't be fetched from now: leave it out until its next `arrived`.
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos);
 
-    /// A command ended. Told for detached slots too (`slot` is then unused or reused: go by `tenant`, who is still
-    /// there).
+    /// A command ended. Called for detached slots too: `slot` is then unused or reused, but `tenant` is still there.
     #[expect(clippy::too_many_arguments, reason = "plain values in registers, once per command")]
     fn completed(
         &mut self,
@@ -275,13 +274,13 @@ pub trait Policy {
         None
     }
 
-    /// The same for any tenant, guaranteed or not, that had nothing with the drive in the last interval.
+    /// The bound for any tenant, guaranteed or not, that had no commands in flight in the last interval.
     fn idle_bound(&self, _guaranteed: bool) -> Option<Bound> {
         None
     }
 
-    /// The weights that the drive's arbitration should have now, if the policy relies on them. They change at
-    /// [`interval`](Policy::interval) alone; whoever runs the policy sets them at the drive.
+    /// The weights that the drive's arbitration should have now, if the policy relies on them. They change only at
+    /// [`interval`](Policy::interval). The policy's user sets them at the drive.
     fn wrr_weights(&self) -> Option<WrrWeights> {
         None
     }
@@ -289,6 +288,6 @@ pub trait Policy {
     /// Tells what the policy has inside, for operators; what it has no such thing of is left out. O(1).
     fn figures(&self, _tell: &mut dyn FnMut(PolicyFigure, f64)) {}
 
-    /// The same of one tenant that has VQs here. O(1).
+    /// Reports the figures of one tenant that has VQs here. O(1).
     fn tenant_figures(&self, _tenant: TenantSlot, _tell: &mut dyn FnMut(TenantFigure, f64)) {}
 }

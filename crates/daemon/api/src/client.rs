@@ -13,7 +13,7 @@ use crate::{Answer, Ask, Snapshot};
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Who may ask on the control socket besides root, and the remedy for all others.
+/// The users that may use the control socket besides root, and the remedy for all others.
 pub const WHO_ELSE_MAY_ASK: &str = "its own user, and the groups that `operators` and `viewers` under [api] in its \
                                     configuration name; have root add you to one";
 
@@ -53,7 +53,7 @@ impl Client {
         let limit = Duration::from_millis(span_ms) + ANSWER_LIMIT;
         self.stream.get_ref().set_read_timeout(Some(limit))?;
         let gone = || format!("the daemon at {} went away", self.path.display());
-        // Who is refused is told so before it asks, and can't ask any more.
+        // A refused client gets the reason at once, and can no longer write.
         let _ = self.stream.get_mut().write_all(&request);
         let mut line = String::new();
         match self.stream.read_line(&mut line) {

@@ -1,7 +1,7 @@
 //! Types of the daemon's APIs, and clients for them. The daemon serves them.
 //!
-//! * Over HTTP on `api.sock`: disks and drives. [`NewDisk`] and the others are the bodies, [`Rest`] is the asking end.
-//!   [`Live`] is what a page shows that somebody watches.
+//! * HTTP on `api.sock`: disks and drives. [`NewDisk`] and others are the bodies, [`Rest`] is the client. [`Live`] is
+//!   for pages that refresh each second.
 //! * Over the control socket: what tenants get. [`Ask`] and [`Answer`] are lines of JSON, [`Client`] is the asking end.
 
 #![forbid(unsafe_code)]

@@ -80,7 +80,7 @@ impl Host {
     /// Takes an assigned drive back from a VM that has ended, for wiping. It stays assigned until [`Host::forget`].
     ///
     /// # Errors
-    /// It is not assigned, another drive is at its address, or somebody else has it or something on it.
+    /// It is not assigned, another drive is at its address, or it is in use.
     pub fn take_back(&self, address: PciAddress) -> Result<TakenBack, Refused> {
         let lock = self.lock()?;
         let Some(assignment) = self.assignments.find_at(address) else { return Err(not_assigned(address)) };
@@ -104,7 +104,7 @@ impl Host {
         Ok(TakenBack { drive, controller: claimed.controller, assignment, _held: held, _lock: lock })
     }
 
-    /// An assigned drive was wiped. Whoever has `taken` keeps others from it until this is over.
+    /// An assigned drive was wiped. `taken` keeps the drive reserved until this returns.
     ///
     /// # Errors
     /// Its record can't be removed: it is assigned still.

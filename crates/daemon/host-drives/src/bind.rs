@@ -53,7 +53,7 @@ impl Host {
     /// do.
     ///
     /// # Errors
-    /// Somebody uses it, it can't be kept from the rest of the host, or the kernel did not do it; then it is as it was.
+    /// It is in use, it can't be isolated from the rest of the host, or the kernel failed. The drive is then as it was.
     pub fn claim(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
         let _lock = self.lock_unless(dry_run)?;
         self.refuse_assigned(address)?;
@@ -105,7 +105,7 @@ impl Host {
         (!dry_run).then(|| self.lock()).transpose()
     }
 
-    /// One at a time changes who has which drive.
+    /// A lock, so that only one process changes the drivers of drives at a time.
     pub(crate) fn lock(&self) -> Result<File, Refused> {
         self.assignments.lock().map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => {

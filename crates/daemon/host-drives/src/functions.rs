@@ -11,11 +11,12 @@ use crate::refused::Refused;
 use crate::resources;
 
 impl Host {
-    /// Gives a drive so many virtual functions, which nobody has at first, and returns them. Done once more it does
-    /// nothing. `dry_run`: only looks whether it could.
+    /// Sets a drive's number of virtual functions, which are bound to no driver at first, and returns them. Repeating
+    /// it changes nothing. `dry_run`: only checks whether it is possible.
     ///
     /// # Errors
-    /// It can't have so many, one of those that it has is in use, or it did not do it; then it has none.
+    /// It can't have that many, one of its functions is in use, or the kernel failed. In the last case it has none
+    /// then.
     pub fn set_functions(&self, address: PciAddress, count: u16, dry_run: bool) -> Result<Functions, Refused> {
         let _lock = self.lock_unless(dry_run)?;
         let drive = self.drive(address)?;

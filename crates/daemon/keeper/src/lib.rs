@@ -83,8 +83,8 @@ pub enum Error {
     Os { what: &'static str, error: std::io::Error },
 }
 
-/// Whether this program could go on with what another one saved, of that version. It does what it would do to begin
-/// with: the walls of whoever asks are around this process too, and it ends here if it breaks one.
+/// Whether this program could go on with a saved state of that version. It does what it would do to begin with. It runs
+/// inside the confinement of the process that asks, and is killed if it breaks it.
 pub fn can_resume(version: u64, unconfined: bool) -> bool {
     let could_begin = Begun::begin(unconfined).is_ok_and(|begun| {
         let file = begun.store.as_ref().map(store::File::try_out);
@@ -158,7 +158,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
             let Saved { listener, daemon, devices, is_confined } =
                 Saved::restore(&saved, &mut fds, &common).ok_or(Error::NotResumed)?;
             let listener = Listener::adopt_socket(listener, &options.socket, Access::default());
-            // A filter stays, and there is room for so many.
+            // Filters are never removed, and their number is limited: don't add one again.
             if is_confined {
                 program.is_confined = true;
             } else {

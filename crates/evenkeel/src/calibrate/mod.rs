@@ -303,7 +303,7 @@ fn announce(args: &Args, target: &Target, overwrite: Option<(u64, u64)>, effort:
     for warning in &target.warnings {
         text += &format!("  Warning: {warning}\n");
     }
-    // Who can't read it can't be told.
+    // If standard error can't be written, go on without it.
     let _ = write!(std::io::stderr(), "{text}");
 }
 

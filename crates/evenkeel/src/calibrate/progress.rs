@@ -9,7 +9,7 @@ const WIDTH: usize = 24;
 pub fn say(text: &str) {
     let mut err = std::io::stderr().lock();
     let clear = if err.is_terminal() { "\r\x1b[K" } else { "" };
-    // Who can't read it can't be told.
+    // If standard error can't be written, go on without it.
     let _ = writeln!(err, "{clear}{text}");
 }
 

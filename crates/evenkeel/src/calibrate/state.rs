@@ -125,7 +125,7 @@ impl State {
 
     /// It is not needed any more.
     pub fn remove(&self) {
-        // One that stays is told at the next start.
+        // A file that can't be removed is reported at the next start.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -221,7 +221,7 @@ fn inline(spec: &str) -> Result<String, ConfigErrors> {
     Ok(format!("[[tenant]]\n{tenant}{heading}{demand}"))
 }
 
-/// What somebody wrote, for a terminal.
+/// The operator's text, shortened and escaped for a terminal.
 fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(60).collect::<String>())
 }

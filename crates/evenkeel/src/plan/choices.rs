@@ -28,8 +28,8 @@ pub struct Choice {
     pub priorities_assumed: bool,
 }
 
-/// The configured policy first, then the others that there is a model of, with their defaults; `only` one where it is
-/// named. Where somebody has a floor, those alone that keep it: under others the configuration is refused.
+/// The configured policy first, then all others that have a model, with their defaults; or only the policy `only`. If a
+/// tenant has a floor, only policies that keep floors: the configuration is refused under others.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
     let configured = config.policy.kind();
     let kinds = std::iter::once(configured).chain(MODELLED.into_iter().filter(|kind| *kind != configured));

@@ -12,7 +12,7 @@ use super::choices::Choice;
 /// Parts of the declared load, in percent.
 const LOADS_PERCENT: [u32; 14] = [2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 125, 150];
 
-/// Tenants drawn, at most: a plot has so many colours.
+/// The most tenants that are drawn: a plot has this many colours.
 const DRAWN: usize = 8;
 
 /// A path that ends in `.html`.

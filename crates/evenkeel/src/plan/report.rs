@@ -246,7 +246,7 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// The same beside floors: no settings mend one that does not fit.
+    /// This solution beside floors: if a floor does not fit, no settings help.
     pub fn beside(self, floors: &[FloorRow]) -> Self {
         let broken: Vec<&str> =
             floors.iter().filter(|floor| !floor.is_good()).map(|floor| floor.tenant.as_str()).collect();

@@ -9,7 +9,7 @@ use crate::table;
 /// Longer lines are broken here.
 const WIDTH: usize = 118;
 
-/// So many promises have a sentence each; tables have all.
+/// The most promises that get a sentence each. Tables have all.
 const SENTENCES_MAX: usize = 16;
 
 /// Longer names are cut in tables.
@@ -156,7 +156,7 @@ fn promises(policy: &PolicyReport) -> String {
         };
         (promise.tenant.clone(), vec![format!("{head}: {}.", promise.reason)])
     };
-    // The broken ones are what somebody looks for.
+    // Broken promises come first: operators look for them.
     let (kept, broken): (Vec<_>, Vec<_>) = policy.promises.iter().partition(|promise| promise.is_good());
     let sentences = merge(broken.into_iter().chain(kept).map(row));
     for (names, sentence) in sentences.iter().take(SENTENCES_MAX) {

@@ -85,7 +85,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         ));
     }
     notes.extend(costs_of_papers(&scenario.host, plain));
-    // Who is held back by its limits is slower than without them.
+    // Without limits: a limited tenant would be slower, and that is not the neighbours' doing.
     let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, unlimited);
     let (alone, alone_of) = alone(scenario, &whole);
     Ok(Plan { runs, alone, alone_of, notes })

@@ -136,9 +136,9 @@ fn of_floor(part: f64) -> String {
 const AT_PROMISE_COLUMN: usize = 10;
 /// Where "of floor" stands: after the throughput.
 const FLOOR_COLUMN: usize = 4;
-/// Who got that part of its floor got it.
+/// A tenant that got this fraction of its floor got its floor.
 const KEPT: f64 = 0.98;
-/// Who has fewer commands outstanding in the mean did not ask for all that it could get.
+/// A tenant with fewer commands outstanding on average did not ask for all that it could get.
 const ASKS: f64 = 0.8;
 
 /// A tenant's floor, under a policy that keeps floors.
@@ -233,7 +233,7 @@ fn kept<'a>(promised: impl Iterator<Item = &'a TenantReport>) -> &'static str {
     if verdict == Some(true) { "yes" } else { "-" }
 }
 
-/// The same with the floors of others, where they asked for them.
+/// Adds the other tenants' floors, for those that asked for theirs.
 fn with_floors<'a>(
     targets: &'static str,
     others: impl Iterator<Item = &'a (&'a TenantReport, &'a ScenarioTenant)>,

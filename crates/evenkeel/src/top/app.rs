@@ -86,7 +86,7 @@ pub struct App {
     selected: Option<String>,
     /// Places of the rows in the snapshot, in the order in which they are shown.
     rows: Vec<usize>,
-    /// Whom each tenant keeps from what was promised.
+    /// Per tenant: the tenants whose promises it breaks.
     hurts: BTreeMap<String, Vec<String>>,
 }
 
@@ -153,7 +153,7 @@ impl App {
         self.rows.iter().map(|&at| &tenants[at])
     }
 
-    /// Which of them is chosen; the first one until somebody chooses.
+    /// The row of the selected tenant; the first one if none was selected.
     pub fn place(&self) -> Option<usize> {
         let chosen = self.tenants().position(|row| Some(&row.name) == self.selected.as_ref());
         chosen.or((!self.rows.is_empty()).then_some(0))
@@ -169,7 +169,7 @@ impl App {
         self.history.get(name).into_iter().flatten().copied()
     }
 
-    /// Whom a tenant keeps from what was promised.
+    /// The tenants whose promises this tenant breaks.
     pub fn hurt_by(&self, name: &str) -> &[String] {
         self.hurts.get(name).map_or(&[], Vec::as_slice)
     }

@@ -148,7 +148,7 @@ fn foreseen(row: &TenantRow) -> String {
     row.predicted.as_ref().map_or("-".to_owned(), |predicted| table::micros(predicted.p99_us))
 }
 
-/// Who is to blame for a broken promise; or, whose promises this tenant breaks.
+/// What broke this tenant's promise, or which promises this tenant breaks.
 fn between(app: &App, row: &TenantRow) -> Line<'static> {
     let hurts = app.hurt_by(&row.name);
     let mut spans = Vec::new();

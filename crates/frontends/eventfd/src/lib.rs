@@ -27,7 +27,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// One that was [admitted](admit).
+    /// Wraps an eventfd that was [admitted](admit).
     pub fn new(fd: OwnedFd) -> Self {
         Self { fd, is_stuck: Cell::new(false) }
     }
@@ -52,9 +52,10 @@ impl AsFd for EventFd {
     }
 }
 
-/// Checks that a client gave an eventfd, and makes it non-blocking: a write to a pipe or a file would stop the thread
-/// that signals, a read of an empty one the thread that looks, and a wait for other files may ask whoever serves them.
-/// No file system is asked.
+/// Checks that a client sent an eventfd, and makes it non-blocking.
+///
+/// Other files could block the daemon: a write to a pipe or a file, a read of an empty one, or a poll of a file on a
+/// FUSE mount. The check itself asks no file system.
 ///
 /// # Errors
 /// `EINVAL`: something else than an eventfd.

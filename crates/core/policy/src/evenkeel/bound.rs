@@ -75,7 +75,7 @@ impl Found {
         Bound { published: None, corrected, vouched: corrected, rests_on }
     }
 
-    /// The same bound as the pollers of best-effort tenants see it: with the caps that they report.
+    /// The bound as pollers of best-effort tenants see it: with the caps that they report.
     pub(super) fn told_bound(&self, config: &EvenkeelConfig) -> Bound {
         let bound = self.bound(config);
         let rests_on = RestsOn { best_effort_cap: self.told[0], ..bound.rests_on };

@@ -522,7 +522,7 @@ impl ByFlow for Evenkeel {
         }
         let Peak { units, part: used, is_held, .. } = self.peak;
         (self.level, self.pollers, self.is_shared) = (f64::INFINITY, 1.0, false);
-        // Work is proportional to the share of the cap, whoever does it.
+        // Work is proportional to the share of the cap, whichever tenant does it.
         self.first += (self.part.size().min(used) * order.floors.need() - self.first) * FOLLOWS;
         // Without best-effort tenants this poller hears of no shares.
         self.part = Part::WHOLE;

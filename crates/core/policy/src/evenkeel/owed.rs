@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::{Class, LpnsConfig};
 
-    /// Reports of a guaranteed tenant that has 256 writes of 128 KiB in flight and completed so many.
+    /// Reports of a guaranteed tenant with 256 writes of 128 KiB in flight and `writes` completed.
     fn report(writes: u64) -> [TenantReport; 1] {
         let report = TenantReport::new(TenantId(3), Class::guaranteed(None));
         [TenantReport { submitted: writes + 256, completed: writes, writes, write_bytes: writes << 17, ..report }]
@@ -173,7 +173,7 @@ mod tests {
         assert!(sent.abs_diff(of_all) <= of_all / 50, "{sent} of {of_all}");
         let beside = f64::from(256 * each / LEAST_PART / COST_UNIT);
         assert!((owed.most_units() - beside).abs() < 1.0, "{} of {beside}", owed.most_units());
-        // Who had more than that is owed nothing.
+        // Tenants that had more than their share are owed nothing.
         (0..2 * of_these / COST_UNIT + MOST_OWED).for_each(|_| owed.sent(COST_UNIT, Sender::Unpromised));
         owed.learn(&cost, &report(1_200 + 100 * u64::from(intervals)), 1.0);
         assert!(!owed.is_behind());

@@ -3,9 +3,6 @@
 //! They exist where a target is shorter than one command of a best-effort tenant takes. No cap on work in flight keeps
 //! such a target. What helps is that oversized commands are rare: the fraction of guaranteed commands that is late is
 //! about the fraction of time in which an oversized command is in flight.
-//!
-//! No cap on the work in flight keeps a target that is shorter than a single command of others takes. What is left is
-//! how often there is one: of a guaranteed tenant's commands about as many are late as there is time with such a one.
 
 use io_model::Nanos;
 
