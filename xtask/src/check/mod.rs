@@ -1,6 +1,7 @@
 //! The repository polices itself: rules that no compiler knows.
 
 mod dependencies;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,6 +43,7 @@ pub fn run() -> Result<()> {
     let root = std::fs::read_to_string("Cargo.toml").context("Cargo.toml")?;
     let manifests = manifests.iter().map(|(path, text)| (path.as_path(), text.as_str()));
     offences.extend(dependencies::offences(&root, manifests)?);
+    offences.extend(words::offences(Path::new("."))?);
     for offence in &offences {
         eprintln!("{offence}");
     }
