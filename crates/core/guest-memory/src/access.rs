@@ -1,4 +1,4 @@
-//! Touching memory that somebody else may take away: every load, store and copy of guest memory, in one place.
+//! Access to memory that its owner may take away: every load, store and copy of guest memory, in one place.
 //!
 //! A page that its file does not reach any more (the client shrank it, its tmpfs is full), or that the hardware found
 //! to be bad, raises SIGBUS when it is touched, which would end the daemon and with it every other tenant. Each access
@@ -21,7 +21,7 @@ compile_error!("guest memory is accessed by x86-64 instructions with a SIGBUS ha
 /// Why an access did not happen. A copy may have happened in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// There is no page behind the address any more: somebody took it away.
+    /// There is no page behind the address any more: the client took it away.
     Page,
     /// The hardware found the page to be bad. Others of the mapping are what they were.
     BadPage,

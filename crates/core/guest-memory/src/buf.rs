@@ -209,7 +209,7 @@ impl IoBuf {
         self.copy_from_at(0, data)
     }
 
-    /// The same, leaving out the segments' first `skip_bytes`.
+    /// Like [`IoBuf::copy_from`], but leaves out the segments' first `skip_bytes`.
     pub fn copy_from_at(&self, skip_bytes: u64, data: &[u8]) -> usize {
         let (mut skip, mut done) = (usize::try_from(skip_bytes).unwrap_or(usize::MAX), 0);
         for segment in self.segments() {

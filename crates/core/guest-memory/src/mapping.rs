@@ -36,7 +36,7 @@ pub enum MapError {
         /// End of the mapping asked for.
         end_bytes: u64,
     },
-    /// Its pages are not memory: reading one may wait for whoever has the file.
+    /// Its pages are not memory: reading one may block, for example on a FUSE server.
     #[error("guest memory must be a memfd or a file on tmpfs or hugetlbfs")]
     NotMemory,
     /// See [`Budget`].
@@ -53,7 +53,7 @@ pub enum HugePagesError {
     /// Nothing, or more than the address space holds.
     #[error("{0} bytes of huge pages are none, or too many")]
     BadLength(u64),
-    /// The host has not so many to give, or may not give them to this process.
+    /// The host does not have this many huge pages, or may not give them to this process.
     #[error("{pages} huge pages of {page_bytes} bytes can't be had: {errno}")]
     Short {
         /// How many were asked for.
@@ -86,11 +86,11 @@ pub struct Mapping {
     is_lost: AtomicBool,
     /// What it takes of its tenant's budget.
     _share: Option<Share>,
-    /// Whose memory this is, if it is another one's: see [`Mapping::alias`].
+    /// The mapping that owns the memory, if this one is an alias: see [`Mapping::alias`].
     owner: Option<Arc<Mapping>>,
 }
 
-/// Mappings that were lost so far, in the whole process: whoever has many looks at them only when this moves.
+/// Mappings that were lost so far, in the whole process: look at many mappings only when this changes.
 static LOSSES: AtomicUsize = AtomicUsize::new(0);
 
 /// How often any mapping was found to be lost; one load.
@@ -106,7 +106,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len_bytes` of `fd` from `offset_bytes`, shared with whoever else maps it.
+    /// Maps `len_bytes` of `fd` from `offset_bytes`, shared with all others that map it.
     ///
     /// # Errors
     /// See [`MapError`]. No file system is asked for anything unless its files are memory, so that this waits for
@@ -201,8 +201,8 @@ impl Mapping {
         Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
     }
 
-    /// Zeroed memory of our own in huge pages that the host has reserved. They are all there once this returns, and
-    /// stay: no access needs another one, whoever else wants some.
+    /// Zeroed private memory in huge pages that the host has reserved. All pages are there once this returns, and stay:
+    /// no later access allocates one.
     ///
     /// # Errors
     /// See [`HugePagesError`].
@@ -235,8 +235,8 @@ impl Mapping {
         Ok((Self::shared(fd.as_fd(), 0, len_bytes as u64, true)?, fd))
     }
 
-    /// The same memory under a count of its own: threads that pin it per command would otherwise all write to
-    /// one counter's cache line.
+    /// This memory with a reference count of its own: threads that pin it per command would otherwise all write to the
+    /// cache line of one counter.
     pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
         let Self { base, len_bytes, writable, area, area_bytes, is_huge, is_shared, .. } = **owner;
         let (is_lost, owner) = (AtomicBool::new(false), Some(Arc::clone(owner)));
@@ -245,7 +245,7 @@ impl Mapping {
 
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, rustix::io::Errno> {
         let base = NonNull::new(base).ok_or(rustix::io::Errno::NOMEM)?;
-        // Tenants' data, all of it: nothing for whoever reads a crashed daemon's core dump.
+        // It holds tenants' data: keep it out of the core dump of a crashed daemon.
         // SAFETY: a whole mapping of ours, whose content the advice leaves as it is.
         unsafe { madvise(base.as_ptr().cast(), len_bytes, Advice::LinuxDontDump)? };
         Ok(Self {
@@ -346,7 +346,7 @@ impl Mapping {
         copied.map_err(|lost| self.fault(lost)).ok()
     }
 
-    /// Asks the cache for so many lines from `offset` on. Nothing happens where these are not all inside.
+    /// Prefetches `lines` cache lines from `offset` on. Does nothing if they are not all inside.
     #[inline]
     pub fn prefetch(&self, offset: u64, lines: u16) {
         if let Some(at) = self.at(offset, u64::from(lines) * CACHE_LINE_BYTES as u64) {

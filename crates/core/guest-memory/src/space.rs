@@ -98,8 +98,8 @@ pub struct Refused {
     pub errno: i32,
 }
 
-/// Who must know which memory a tenant's commands may point into: the back end of the poller that serves it. `()` is
-/// for those that need not know.
+/// Learns which memory a tenant's commands may point into. The back end of the poller that serves the tenant does. `()`
+/// is for back ends that need not know.
 pub trait MemoryListener {
     /// Commands may point into `mapping` from now on, unless refused.
     ///
@@ -377,15 +377,15 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// The same address space for another thread, which pins its mappings under counts of its own.
+    /// This address space for another thread, which pins its mappings under reference counts of its own.
     pub fn replica(&self) -> Self {
         let alias = |range: &Range| range.mapping.as_ref().map(Mapping::alias);
         let copy = |range: &Range| Range::new(range.iova, range.len_bytes, alias(range));
         Self { ranges: self.ranges.iter().map(copy).collect(), ..Self::default() }
     }
 
-    /// Whether an access found that the tenant took away memory that it had mapped, by any thread. What such a tenant
-    /// says is not to be believed: fetch nothing, and let nothing succeed. A load, unless somebody's memory was lost.
+    /// Whether an access of any thread found that the tenant took away memory that it had mapped. Don't trust such a
+    /// tenant: fetch nothing, and let nothing succeed. This costs one load, unless some tenant's memory was lost.
     #[inline]
     pub fn is_lost(&mut self) -> bool {
         if losses() != self.losses_seen {

@@ -1,4 +1,4 @@
-//! Who listens knows all memory that commands may point into, until nothing uses it any more.
+//! A listener knows all memory that commands may point into, until nothing uses it any more.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const REFUSED: Refused = Refused { errno: 28 };
 #[derive(Default)]
 struct Ears {
     told: Vec<usize>,
-    /// Refuses once it knows so many.
+    /// Refuses further mappings once it knows this many.
     room: Option<usize>,
 }
 

@@ -71,7 +71,7 @@ pub struct Done {
 ///   reads, the zeros of a Format; [`Mapping::is_own`]) is not told, since mapping it would cost more than copying.
 ///   A back end that can't reach it has to copy.
 /// - [`Backend::unmap_memory`] is called when nothing in flight points into the memory. Once it has returned,
-///   the memory may be gone and its addresses may be somebody else's: a device must not reach them any more.
+///   the memory may be gone and another mapping may have its addresses: a device must not reach them any more.
 /// - A back end that is dropped takes all its mappings with it, without being told.
 pub trait Backend {
     /// Number of HWQs.

@@ -28,7 +28,7 @@ pub struct Command {
     pub op: Op,
     /// Force unit access: a write is durable before it completes.
     pub fua: bool,
-    /// Whose disk it is about, also where a front end made the command by itself.
+    /// The tenant whose disk it is about, also if a front end made the command by itself.
     pub tenant: TenantId,
     /// Which of the tenant's disks: an NVMe namespace's identifier less one. 0 for [`Op::Flush`].
     pub disk: u16,
@@ -43,12 +43,12 @@ pub struct Command {
 /// It is copied several times per I/O: half a cache line.
 const _: () = assert!(size_of::<Command>() == 32);
 
-/// A tenant's disk, and where it lies on the device if it lies there in one piece. Whoever makes a front end hands it
-/// in; the front end reckons in offsets of the disk alone and makes each of its commands here, so that both offsets and
-/// the tenant are right together. A disk in several pieces has [`Placed`](crate::Placed) around its front end.
+/// A tenant's disk, and its place on the device if it is in one piece. The creator of a front end passes it in. The
+/// front end counts in offsets of the disk only, and makes each of its commands here, so that both offsets and the
+/// tenant agree. A disk in several pieces has [`Placed`](crate::Placed) around its front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Whose disk.
+    /// The tenant that the disk belongs to.
     pub tenant: TenantId,
     /// Which of the tenant's.
     pub disk: u16,
@@ -80,7 +80,7 @@ impl Place {
 }
 
 impl Command {
-    /// The same, durable before it completes if `fua`.
+    /// The command, durable before it completes if `fua`.
     #[inline]
     #[must_use]
     pub fn with_fua(self, fua: bool) -> Self {

@@ -51,7 +51,7 @@ impl<S> Placed<S> {
 }
 
 impl<S: Source> Placed<S> {
-    /// Nearly never anything is: shifting so many bits is kept for then.
+    /// Almost always nothing is unfinished. Only then a shift by `vq` bits, which is slow, is needed.
     #[inline]
     fn has_unfinished(&self, vq: u16) -> bool {
         self.unfinished != 0 && self.unfinished >> vq & 1 != 0

@@ -126,7 +126,7 @@ impl Size {
 }
 
 impl Bandwidth {
-    /// So many MiB per second; saturates.
+    /// Converts from MiB per second; saturates.
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib.saturating_mul(1 << 20))
     }

@@ -51,7 +51,7 @@ pub struct Advice {
     pub outcome: Outcome,
 }
 
-/// So many tenants are tried for a change of their own: those whose loads weigh most.
+/// The number of tenants for which a change of their own is tried: those with the heaviest loads.
 const TENANTS_TRIED: usize = 4;
 
 /// Single changes after which every promise holds that the drive can keep at all: the best of each kind, the smallest

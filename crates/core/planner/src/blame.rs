@@ -1,4 +1,4 @@
-//! Whose fault it is that a promise fails: of what was measured, and of what was said beforehand.
+//! Finds what broke a promise, from measurements and from what was declared.
 
 use io_model::Nanos;
 use policy::{Class, PolicyConfig};
@@ -25,7 +25,7 @@ pub struct Measured {
     pub stalled: f64,
 }
 
-/// Who broke a promise.
+/// The cause of a broken promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Culprit {
     /// The tenant itself: it asks more than was declared for it, or more than its target can bear.
@@ -38,10 +38,10 @@ pub enum Culprit {
     Host,
 }
 
-/// Who broke a promise, and what shows it.
+/// The cause of a broken promise, and the evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blame {
-    /// Who.
+    /// The cause.
     pub culprit: Culprit,
     /// A part of a sentence for an operator, without a full stop.
     pub why: String,
@@ -108,12 +108,15 @@ impl Measured {
     }
 }
 
-/// Whose fault it is that the tenant at index `broken` misses its target; `None` where it does not, or has none.
+/// Finds why the tenant at index `broken` misses its target. `None` if it does not, or has no target.
 ///
-/// In this order: a tenant that exceeds what was declared for it, or that would miss its target with what it does now
-/// even alone, has itself to blame. The host has, where its pollers' standstills made more commands late than may be.
-/// Load that does not explain the latency leaves the drive, or the host where the time was spent waiting; so does a
-/// drive that is much slower than forecast under that load. Else it is a neighbour.
+/// Checked in this order:
+///
+/// * The tenant itself: it exceeds its declared load, or would miss its target with its load even alone.
+/// * The host: stalls of its pollers made more commands late than may be late.
+/// * Load that does not explain the latency: the drive, or the host if the time was spent waiting. A drive that is much
+///   slower than forecast under that load is also the cause.
+/// * Otherwise a neighbour.
 pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Option<Blame> {
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
     let target = tenant.target().filter(|target| own.at_percentile > *target)?;

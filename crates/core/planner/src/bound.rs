@@ -85,7 +85,7 @@ fn own_poller(policy: &PolicyConfig, tenant: &Tenant) -> bool {
     has_own_pollers(policy) && matches!(tenant.class, Class::Guaranteed { .. })
 }
 
-/// The longest pass of a poller with so many commands in flight.
+/// The longest pass of a poller with this many commands in flight.
 fn pass_ns(host: &Host, in_flight: f64, hwqs: f64, vqs: f64) -> f64 {
     let fetch = host.poller_fetch_ns + host.poller_write_ns;
     host.poller_pass_ns * 1.5

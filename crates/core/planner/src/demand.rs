@@ -7,7 +7,7 @@ use ssd_model::Profile;
 /// How a tenant asks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// It keeps so many commands outstanding, all its queues together; 1 or more.
+    /// It keeps this many commands outstanding over all its queues: 1 or more.
     Closed {
         /// Commands.
         depth: u32,

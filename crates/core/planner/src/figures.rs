@@ -68,8 +68,8 @@ fn fair(profile: &Profile) -> FairConfig {
     }
 }
 
-/// Commands of 4 KiB that keep the drive nine tenths as busy as it can be: so many that those
-/// which wait elsewhere lose nothing, and so few that it matters who of them is next.
+/// The number of 4 KiB commands that keep the drive 9/10 busy. Commands that wait elsewhere then lose nothing, and
+/// there are few enough in the drive that their order matters.
 ///
 /// A drive of n units to which W reads at random addresses go serves W / (W + n - 1) of what the units can (a closed
 /// network of like stations); W follows, with those reads that are in the drive's other stages meanwhile.
@@ -89,7 +89,7 @@ fn cost(write_iops: f64, read_iops: f64) -> Cost {
     Cost { read: Curve::linear(read as u32), ..Cost::default() }
 }
 
-/// Bytes over a link of so many MB/s (bytes per µs), as the drive reckons it.
+/// The time for these bytes over a link of `mb_s` MB/s (bytes per µs), as the drive model computes it.
 pub(crate) fn transfer_ns(mb_s: u32, len_bytes: u64) -> f64 {
     (len_bytes * 1_000 / u64::from(mb_s.max(1))) as f64
 }
@@ -127,7 +127,7 @@ pub(crate) fn read_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
     medium.max(transfer_ns(profile.link_read_mb_s, len_bytes)).max(profile.controller_ns as f64).max(1.0)
 }
 
-/// The same of a write, once buffers are full.
+/// How long a write keeps the drive busy, once buffers are full.
 pub(crate) fn write_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
     let medium = match profile.writes {
         Writes::InPlace { write_ns, .. } => medium_ns(profile, write_ns, len_bytes),

@@ -40,15 +40,16 @@ pub struct TenantForecast {
     pub p99: Nanos,
     /// Any percentile of the same.
     pub tail: Tail,
-    /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times
-    /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads
-    /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under
-    /// `lpns`); beside urgent tenants; where garbage is collected.
+    /// An upper bound of the latency, if addresses and sizes are random, the drive behaves as its profile and guests'
+    /// times vary as [`Host::guest_varies`](crate::Host::guest_varies) says.
+    ///
+    /// `None` if there is no bound: for open loads and tenants with limits; beside open loads, or closed ones that
+    /// nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; and with garbage collection.
     pub bound: Option<Nanos>,
     /// What as many of its commands as it was promised, 99 of 100 without a promise, take one at a time with nobody
     /// else on the drive, rounded up to what people read: no target below it can be kept.
     pub alone: Nanos,
-    /// The same of 99 of 100, whatever it was promised.
+    /// The 99th percentile alone on the drive, whatever percentile was promised.
     pub alone_p99: Nanos,
     /// Of a tenant with a target below that: what its own load takes with nobody else on the drive, so the lowest
     /// target that it can have. Otherwise as `alone`.
@@ -58,7 +59,7 @@ pub struct TenantForecast {
 }
 
 impl TenantForecast {
-    /// What so many of its commands don't exceed.
+    /// The latency that this percentage of its commands does not exceed.
     pub fn at(&self, percentile: Percentile) -> Nanos {
         if percentile == Percentile::P99 { self.p99 } else { self.tail.percentile(percentile.percent()) }
     }
@@ -89,7 +90,7 @@ pub enum Unmodelled {
     /// A tenant's demand makes no sense.
     #[error("tenant {tenant:?}: {field} {remedy}")]
     Demand {
-        /// Whose.
+        /// The tenant.
         tenant: String,
         /// Which field.
         field: &'static str,

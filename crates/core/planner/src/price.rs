@@ -1,4 +1,4 @@
-//! What a promise costs those who were promised nothing, and what a looser one would.
+//! What a promise costs tenants without a promise, and what a looser one would cost.
 
 use io_model::Nanos;
 use policy::{Class, PolicyConfig};
@@ -6,7 +6,7 @@ use policy::{Class, PolicyConfig};
 use crate::advice::round_up;
 use crate::{Outcome, Planner, Tenant};
 
-/// So many promises have a price told; each takes two forecasts.
+/// The number of promises whose price is computed; each takes two forecasts.
 const PRICED: usize = 8;
 
 /// What is tried as a looser target, in percent of the target.
@@ -49,7 +49,7 @@ pub fn price(
         let mut changed = tenants.to_vec();
         changed[tenant].class = class;
         let outcome = planner.outcome(policy, &changed).ok()?;
-        // The same tenants are counted, whatever this one is.
+        // This tenant is not counted, whichever class it has.
         Some(outcome.best_effort_bytes_s(tenants))
     };
     let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));

@@ -133,7 +133,7 @@ struct Findings<'a> {
     /// How much each tenant keeps the drive busy, in ns per second.
     work: Vec<f64>,
     total_work: f64,
-    /// Who does so most, and next to most: whoever asks may be the first.
+    /// The heaviest tenant and the second heaviest: the tenant that asks may be the heaviest.
     heaviest: [Option<usize>; 2],
 }
 

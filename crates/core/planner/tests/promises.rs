@@ -51,7 +51,7 @@ fn tenant() -> impl Strategy<Value = Tenant> {
     })
 }
 
-/// The same cases each time; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` draw others.
+/// Draws equal cases each time. `PROPTEST_RNG_SEED` and `PROPTEST_CASES` draw others.
 fn for_each_case<S: Strategy>(strategy: &S, body: impl Fn(S::Value)) {
     let from_environment = ProptestConfig::default();
     let rng_seed = match from_environment.rng_seed {

@@ -125,7 +125,7 @@ impl AnyPolicy {
 }
 
 impl AnyPolicy {
-    /// Who waited long enough is held no more.
+    /// Releases tenants that have waited long enough.
     #[inline]
     fn release(&mut self, now: Nanos) {
         let Self { chosen, limiter } = self;

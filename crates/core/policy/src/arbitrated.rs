@@ -62,9 +62,9 @@ pub struct ArbitratedConfig<M = u32> {
     /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to
     /// 1024.
     pub high_weight: u16,
-    /// The same for the class medium.
+    /// Weight of the class medium, like that of the class high.
     pub medium_weight: u16,
-    /// The same for the class low.
+    /// Weight of the class low, like that of the class high.
     pub low_weight: u16,
     /// `wrr`: commands of a flow before the next flow of its class has its turn, 1 to 256. `drr` takes no notice.
     pub arbitration_burst: u16,
@@ -73,7 +73,7 @@ pub struct ArbitratedConfig<M = u32> {
 }
 
 impl<M> ArbitratedConfig<M> {
-    /// The same weights with another limit.
+    /// These weights with another limit.
     pub fn with_max_in_flight<N>(self, max_in_flight: N) -> ArbitratedConfig<N> {
         let Self { high_weight, medium_weight, low_weight, arbitration_burst, .. } = self;
         ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight }
@@ -105,8 +105,8 @@ impl ArbitratedConfig {
         WrrWeights { high: self.high_weight, medium: self.medium_weight, low: self.low_weight }
     }
 
-    /// What a flow of each class counts for where so many flows ask in each at all pollers: its class's weight, or a
-    /// part of that. Under `drr`, where each flow has a quantum of its own, that is for one in each.
+    /// How much a flow of each class counts, with this many flows asking per class at all pollers: its class's weight,
+    /// or a fraction of it. Under `drr` each flow has a quantum of its own, so this is for one flow per class.
     fn claims(&self, flows: [f64; CLASSES.len()]) -> [Claim; CLASSES.len()] {
         std::array::from_fn(|place| match CLASSES[place] {
             QueuePriority::Urgent => Claim::First,
@@ -167,8 +167,8 @@ impl Turns for Order {
     }
 }
 
-/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants in slots from 1024 on
-/// share those of the tenants so many below.
+/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. A tenant in a slot from 1024 on
+/// shares the flows of the tenant 1024 slots below, and so on.
 fn flow_of(tenant: TenantSlot, class: QueuePriority) -> u16 {
     let place = CLASSES.iter().position(|one| *one == class).unwrap_or(0) as u16;
     tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place
@@ -277,7 +277,7 @@ impl Arbitrated {
         self.flows.turns.arbiter.charge(flow, len_bytes);
     }
 
-    /// Of `wrr`: so many flows ask in each class here, and so many at all pollers.
+    /// `wrr`: sets the weights, with this many flows asking per class here, and at all pollers.
     fn set_weights(&mut self, here: [f64; CLASSES.len()], all: [f64; CLASSES.len()]) {
         self.flows.turns.claims = self.config.claims(all);
         let weight = |place: usize| f64::from(self.config.weight(CLASSES[place])) * here[place] / all[place].max(1.0);

@@ -76,8 +76,8 @@ pub(crate) trait ByFlow {
         self.flows_mut().window.hear(all, own, now);
     }
 
-    /// See [`Policy::asks_here`]. Whoever is at several pollers has each of them to itself, so that its part counts for
-    /// nothing in the order here, but for what this poller claims.
+    /// See [`Policy::asks_here`]. A tenant at several pollers does not share them, so the fraction matters only for
+    /// what this poller claims.
     fn set_part(&mut self, tenant: TenantSlot, part: f64) {
         self.flows_mut().set_part(tenant.0, part);
     }

@@ -38,7 +38,7 @@ impl Curve {
         Self::new(points)
     }
 
-    /// The same at every length.
+    /// One cost for every length.
     pub fn flat(cost: u32) -> Self {
         Self::new([cost; POINTS])
     }

@@ -12,7 +12,7 @@ use crate::ready::NONE;
 /// centuries before virtual time wraps.
 const TICKS_PER_COST: u32 = 256;
 
-/// The same for a reference command.
+/// Ticks of a reference command.
 pub(crate) const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
 
 /// What a tenant overdrew counts up to here: more than twice the highest charge.
@@ -32,7 +32,7 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) const ONE: Self = Self { weight: 1, rest: 0 };
 
-    /// A weight, 1 to 10000, or to so many [parts](PARTS_OF_WEIGHT).
+    /// A weight, 1 to 10000, also in [parts](PARTS_OF_WEIGHT).
     pub(crate) fn new(weight: u32) -> Self {
         Self { weight: weight.clamp(1, 10_000 * PARTS_OF_WEIGHT), rest: 0 }
     }
@@ -144,7 +144,7 @@ impl Fair {
         }
     }
 
-    /// Who goes first; it stays in its place. Virtual time moves up to it.
+    /// The tenant that goes first; it stays in its place. Virtual time advances to it.
     #[inline]
     pub(crate) fn front(&mut self) -> Option<u16> {
         if self.alone != NONE {

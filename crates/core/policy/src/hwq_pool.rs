@@ -67,7 +67,7 @@ pub(crate) struct HwqPool {
     hwqs: Vec<Hwq>,
     bindings: Vec<Binding>,
     exclusive: u16,
-    /// Of these, the first so many are never lent.
+    /// The number of these, from the first on, that are never lent.
     kept: u16,
     depth: u32,
     /// Room in each shared queue that best effort leaves to guaranteed VQs on their backup.
@@ -107,7 +107,7 @@ impl HwqPool {
         Self { lending, ..self }
     }
 
-    /// With the first so many exclusive queues for guaranteed VQs alone, which have them before others.
+    /// Reserves the first `kept` exclusive queues for guaranteed VQs, which get them before others.
     pub(crate) fn keeping(self, kept: u16) -> Self {
         Self { kept: kept.min(self.exclusive), ..self }
     }
@@ -250,7 +250,7 @@ impl HwqPool {
             home_of => want(home_of) == Want::Idle,
         };
         let places = (self.kept..self.exclusive).filter(|hwq| lendable(self, *hwq)).count();
-        // Longest backlog first; of equals who has one already, so that nobody moves without need.
+        // Longest backlog first. Among equals, VQs that have a queue already, so that none moves without need.
         let by_need = |a: &(u32, bool, u16), b: &(u32, bool, u16)| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2));
         if order.len() > places {
             if places > 0 {

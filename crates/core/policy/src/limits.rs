@@ -326,7 +326,7 @@ impl Limiter {
         Some(TenantSlot(vq.tenant))
     }
 
-    /// Whose time has come is not held any more: `tell` hears the backlogs that were withheld.
+    /// Releases tenants whose time has come. `tell` hears the backlogs that were withheld.
     #[inline]
     pub(crate) fn release(&mut self, now: Nanos, mut tell: impl FnMut(VqSlot, u32)) {
         let slice = now.0 / SLICE.0;
@@ -339,7 +339,7 @@ impl Limiter {
         }
     }
 
-    /// The same for one tenant, whenever its time.
+    /// Releases one tenant, whatever its time.
     pub(crate) fn release_tenant(&mut self, tenant: TenantSlot, mut tell: impl FnMut(VqSlot, u32)) {
         let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
         if state.held_until.take().is_some() {
@@ -364,7 +364,7 @@ impl Limiter {
         }
     }
 
-    /// Keeps a VQ's backlog from the policy, which takes it for empty, until its tenant waited so many slices.
+    /// Keeps a VQ's backlog from the policy, which takes the VQ for empty, until its tenant waited this many slices.
     pub(crate) fn withhold(&mut self, slot: VqSlot, backlog: u32, slices: u64) {
         let Some(vq) = self.vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.withheld == 0 && backlog > 0) else {
             return;

@@ -1,4 +1,4 @@
-//! Who has the lowest tag (virtual or real time): a tournament of all identifiers.
+//! Finds the lowest tag (virtual or real time): a tournament of all identifiers.
 //!
 //! Each match is between the winners of two halves, so a tag that changes is played again against as many rivals as the
 //! number of identifiers has bits: 4 for 16, 10 for 1024. Which rivals these are does not depend on the tags: a match
@@ -78,7 +78,7 @@ impl Lowest {
         self.matches[at] = winner;
         while at > 1 {
             let rival = self.matches[at ^ 1];
-            // Who is right in its match loses to an equal.
+            // The right side of a match loses to an equal.
             let wins = rival.tag < winner.tag + (at as u64 & 1);
             winner = if wins { rival } else { winner };
             at /= 2;

@@ -64,7 +64,7 @@ pub(crate) struct Window {
     all: u64,
     gate: Gate,
     split: Split,
-    /// There was no room for somebody since that was last told.
+    /// A tenant found no room since this was last reported.
     was_held: bool,
     /// The most that was there lately and what a command is, in parts of all.
     work: f64,
@@ -95,7 +95,7 @@ impl Window {
         self.all as f64 * self.part
     }
 
-    /// Whether another command may go with so much there. Asked where somebody waits.
+    /// Whether another command may go beside `taken`. Asked when a tenant waits.
     #[inline]
     pub(crate) fn has_room(&mut self, taken: u64, now: Nanos) -> bool {
         self.gate.has_room(taken) || self.finds_room(taken, now)
@@ -116,8 +116,8 @@ impl Window {
         self.set(Part::WHOLE, Nanos(0));
     }
 
-    /// An interval ended, with so much and so many commands there. `level`: the work for its weight of those who always
-    /// waited.
+    /// An interval ended with this work and these commands in flight. `level`: the work per weight of the tenants that
+    /// always waited.
     pub(crate) fn tell(&mut self, asked: &Asked, level: f64, taken: u64, commands: u32) -> Demand {
         let is_held = std::mem::take(&mut self.was_held);
         let there = taken as f64 / self.all as f64;
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::split::ROUND;
 
-    /// One poller's tenants: they keep up to so many commands with the drive, and ask by that weight.
+    /// One poller's tenants: they keep up to `depth` commands in flight, and ask by their weight.
     #[derive(Clone, Copy)]
     struct Load {
         depth: u64,

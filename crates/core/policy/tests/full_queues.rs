@@ -1,4 +1,4 @@
-//! Who waits for a full HWQ that others fill again with each completion.
+//! VQs that wait for a full HWQ that others fill again with each completion.
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{Class, Evenkeel, EvenkeelConfig, Next, Percentile, Policy, PollerShape, TenantSlot, Terms, VqSlot};

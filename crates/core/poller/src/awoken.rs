@@ -1,10 +1,11 @@
-//! Who began to ask after a rest: told by the poller that sees it to all others at once, not with the next interval.
+//! Tenants that became active again: the poller that notices tells all others at once, before the interval ends.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use io_model::TenantId;
 
-/// So many are remembered; of more at a time the oldest come with the next interval.
+/// The number of tenants that are remembered. If more wake up at a time, the oldest are reported with the next
+/// interval.
 const REMEMBERED: usize = 64;
 
 /// The last that awoke. Several write, and several read, without waiting for each other.

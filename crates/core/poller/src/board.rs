@@ -193,7 +193,7 @@ impl From<Arc<Probe>> for TenantProbes {
 }
 
 impl TenantProbes {
-    /// Whose.
+    /// The tenant of these probes.
     pub fn tenant(&self) -> TenantId {
         self.0[0].tenant()
     }

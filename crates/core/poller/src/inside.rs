@@ -22,7 +22,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Nothing in flight on so many HWQs that hold `depth` commands each.
+    /// No commands in flight on `hwqs` HWQs that hold `depth` commands each.
     pub fn new(hwqs: u16, depth: u32) -> Self {
         let lines = usize::from(hwqs).div_ceil(PER_LINE);
         let in_flight = (0..lines).map(|_| Line::default()).collect();

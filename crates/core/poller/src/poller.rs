@@ -84,7 +84,7 @@ struct Tenant<S> {
     shown: Option<Option<Bound>>,
     /// See [`WORK_PER_LOOK`].
     work: u32,
-    /// While somebody records its commands.
+    /// Present while the tenant's commands are recorded.
     recorder: Option<Recorder>,
 }
 
@@ -104,7 +104,7 @@ fn since(earlier: Nanos, time: Nanos) -> Nanos {
     Nanos(time.0.wrapping_sub(earlier.0))
 }
 
-/// A poller's back end, as far as a tenant's front end must know it: who has to hear of the tenant's memory.
+/// A poller's back end, as a tenant's front end sees it: the listener to the tenant's memory.
 pub struct TenantMemory<'p, B> {
     backend: &'p mut B,
     tenant: TenantId,
@@ -145,7 +145,7 @@ pub struct Poller<S, B, P> {
     flights: Flights,
     reports: Reports,
     next_interval: Nanos,
-    /// Of those that awoke on the drive, so many were told to the policy.
+    /// Number of the tenants that woke up on the drive of which the policy was told.
     awoken: u32,
     /// Intervals that ended.
     intervals: usize,
@@ -189,7 +189,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         }
     }
 
-    /// Sends at most so many commands per iteration, instead of 64.
+    /// Limits the commands sent per iteration, instead of 64.
     pub fn set_send_budget(&mut self, commands: u32) {
         self.send_budget = commands.max(1);
     }
@@ -269,7 +269,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         self.next_policy = Some(policy);
     }
 
-    /// Tells the policy that takes over who is there, and what waits.
+    /// Tells the policy that takes over which tenants and VQs there are, and their backlogs.
     fn take_over(&mut self, policy: P, now: Nanos) {
         self.policy = policy;
         for (at, tenant) in self.tenants.iter().enumerate() {
@@ -388,9 +388,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         device.min(self.wait_until)
     }
 
-    /// The same for a caller who sleeps until then, and whom the back end wakes
-    /// ([`wake_fd`](io_model::Backend::wake_fd)): what only the device can tell is left out, and for two periods after
-    /// the last command each interval is ended in time, until the published figures have settled.
+    /// Like [`Poller::next_event`], for a caller that sleeps until then and that the back end wakes
+    /// ([`wake_fd`](io_model::Backend::wake_fd)). Events that only the device knows are left out. For two periods after
+    /// the last command each interval still ends in time, until the published figures have settled.
     pub fn next_timer(&self) -> Nanos {
         let device = if self.inflight() > 0 { self.backend.next_event().unwrap_or(Nanos::MAX) } else { Nanos::MAX };
         let settled = self.last_progress + Nanos(INTERVAL.0 * 2 * INTERVALS_PER_PERIOD as u64);
@@ -452,7 +452,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// Tells every guest whether its doorbells must notify, because the poller is about to sleep
     /// (`true`) or has woken up (`false`).
     pub fn set_wakeup(&mut self, wanted: bool) {
-        // Who sleeps must have seen everybody.
+        // A poller that sleeps must have looked at all tenants.
         self.patrol.everybody |= wanted;
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.source.set_wakeup(wanted));
     }
@@ -510,7 +510,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 }
             }
         }
-        // Who works something off has commands that nothing else announces.
+        // A source that works something off has commands that nothing else announces.
         self.wait_until = if held_back { now } else { wait_until };
     }
 

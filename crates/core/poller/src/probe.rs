@@ -239,7 +239,7 @@ const QUEUES: usize = 128;
 
 /// Parts of a command.
 const ASKED_UNIT: u64 = 1 << 20;
-/// One of so many parts of the mean is the last interval.
+/// The weight of the last interval in the average: one part in this many.
 const ASKED_OVER: u64 = 4;
 
 /// A queue that sends over no HWQ that its policy would name.
@@ -282,7 +282,7 @@ impl Probe {
         }
     }
 
-    /// Whose.
+    /// The tenant of this probe.
     pub fn tenant(&self) -> TenantId {
         self.tenant
     }
@@ -386,7 +386,7 @@ impl Probe {
         self.recent().report(self)
     }
 
-    /// The same as sums, which add up over the probes of one tenant.
+    /// The figures as sums, which add up over the probes of one tenant.
     pub(crate) fn recent(&self) -> Recent {
         let now = self.interval.load(Ordering::Acquire);
         let last = self.cell(now.wrapping_sub(1));
@@ -433,12 +433,12 @@ impl Probe {
         &self.histogram
     }
 
-    /// Publishes what the policy promises now. `false`: somebody reads the bound just now, so it is as it was.
+    /// Publishes the bound that the policy promises now. `false`: a reader is reading it, so it is unchanged.
     pub(crate) fn publish_bound(&self, bound: Option<Bound>) -> bool {
         self.show(Shown::Own(bound))
     }
 
-    /// At the end of an interval it has so many commands here, waiting and with the drive.
+    /// Records at the end of an interval how many commands it has here, waiting and in flight.
     pub(crate) fn asks(&self, commands: u64) {
         let before = self.asked.get();
         self.asked.set(before - before / ASKED_OVER + commands * ASKED_UNIT / ASKED_OVER);

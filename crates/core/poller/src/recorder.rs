@@ -1,4 +1,4 @@
-//! Every command of one tenant, for whoever records it.
+//! Records every command of one tenant.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ pub struct Recording {
     lost: Arc<AtomicU64>,
 }
 
-/// A ring for so many commands.
+/// A ring for this many commands.
 pub fn recorder(commands: usize) -> (Recorder, Recording) {
     let (producer, consumer) = rtrb::RingBuffer::new(commands);
     let lost = Arc::new(AtomicU64::new(0));

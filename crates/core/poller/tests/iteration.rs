@@ -249,7 +249,8 @@ fn latency_counts_from_the_first_sight_of_the_doorbell() {
 
 #[test]
 fn what_ends_after_the_poller_stood_still_is_counted_apart() {
-    // After so long an iteration with so many commands and bytes: how many of four are late, and how many for that.
+    // After an iteration of this length with these commands and bytes: how many of four are late, and how many because
+    // of that.
     let late_after = |took: u64, sent: u32, completed_bytes: u64| {
         let mut bench = Bench::new();
         let (slot, probe) = bench.add(1, 1..=4);

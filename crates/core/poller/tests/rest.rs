@@ -10,7 +10,7 @@ use poller::{Board, Poller, Probe, REST_AFTER};
 
 const TENANTS: u32 = 64;
 const VQS: u16 = 16;
-/// The patrol's round among so many: the longest that a first command waits, but for the iteration that goes on.
+/// The patrol's round among these tenants: the longest that a first command waits, apart from the running iteration.
 const ROUND: Nanos = Nanos::from_micros(32);
 const LONGEST_STEP: Nanos = Nanos::from_micros(15);
 /// What is promised.
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Tenants, without the poller's knowing that somebody looks: they are not woken.
+    /// A guest, without waking the tenants: the poller does not know that the test looks.
     fn guest(&mut self, tenant: usize) -> &mut Guest {
         let slot = self.slots[tenant];
         let found = self.poller.sources_mut().find(|(at, _)| *at == slot);
@@ -223,7 +223,7 @@ fn guaranteed_tenants_never_rest() {
         world.step(Nanos(100));
         assert_eq!(world.looks() - before, 4);
     }
-    // Whoever is no longer guaranteed rests; and who is again, is looked at from then on.
+    // A tenant that is no longer guaranteed rests. Once it is guaranteed again, the poller looks at it from then on.
     let slot = world.slots[3];
     assert!(world.poller.change_terms(slot, &Terms::default(), world.now));
     world.rest();

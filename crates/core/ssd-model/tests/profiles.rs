@@ -200,7 +200,7 @@ fn mutated() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // The same cases at every run.
+    // Each run has equal cases.
     #![proptest_config(ProptestConfig {
         rng_seed: RngSeed::Fixed(7),
         failure_persistence: None,

@@ -292,7 +292,7 @@ impl<B: Backend> Rig<B> {
         assert!(self.in_flight.is_empty(), "commands in flight use the memory");
         let (new, _) = Mapping::memfd("conformance", (SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
         let alias = Mapping::alias(&new);
-        // The same memory twice: for two tenants.
+        // Map the memory twice, for two tenants.
         self.backend.map_memory(PLACE.tenant, &new).expect("memory that the device can reach");
         self.backend.map_memory(TenantId(8), &alias).expect("memory that the device can reach");
         let old = std::mem::replace(&mut self.memory, new);

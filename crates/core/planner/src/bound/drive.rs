@@ -10,7 +10,7 @@ use crate::{Load, Tenant};
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// One command in so many may find more ahead of it at its unit.
+/// One command in this many may find more ahead of it at its unit.
 const ONE_IN: f64 = 1e9;
 
 /// All that may be with the drive at a time.
@@ -44,7 +44,7 @@ impl Crowd {
             PolicyConfig::Lpns(config) => {
                 cost = config.cost;
                 let guaranteed = |tenant: &Tenant| matches!(tenant.class, Class::Guaranteed { .. });
-                // Who asks is guaranteed and has a closed load, so the throttle is always in force.
+                // The asking tenant is guaranteed and has a closed load, so the throttle is always in force.
                 let ceiling = crate::model::ceiling(config, tenants);
                 let best_effort = tenants.iter().filter(|tenant| !guaranteed(tenant));
                 let mut all = Some(0.0);
@@ -308,7 +308,7 @@ fn at_one_unit(placement: Placement, pieces: f64, units: f64) -> f64 {
     if units <= 1.0 || pieces <= 1.0 {
         return pieces;
     }
-    // How busy units are with so many pieces going round at random (Baskett and Smith, for equal times of service).
+    // How busy the units are with this many pieces at random units (Baskett and Smith, for equal service times).
     let both = pieces + units - 0.5;
     let busy = ((both - (both * both - 2.0 * pieces * units).max(0.0).sqrt()) / units).clamp(0.01, 0.999_9);
     // The tail of the wait for a server with equal times of service falls by e^-decay for each of them.

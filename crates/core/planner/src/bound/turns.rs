@@ -15,7 +15,7 @@ const FAIR_FACTOR: f64 = 5.0;
 pub(super) enum Ahead {
     /// The policy holds nothing back.
     Nobody,
-    /// So many commands, which fill what may be in flight so many times.
+    /// A number of commands, which fill the window `spans` times.
     Commands { count: f64, spans: f64 },
     /// There is no end to it.
     Unlimited,
@@ -35,8 +35,8 @@ pub(super) fn costs(cost: &Cost, tenant: &Tenant) -> (f64, f64) {
     (most, least.min(most))
 }
 
-/// What so many commands of these tenants cost together at most, if each is drawn independently: beyond six standard
-/// deviations lies one in 10⁹.
+/// The most that this many commands of these tenants cost together, if each is drawn independently: one in 10⁹ lies
+/// beyond six standard deviations.
 fn together(cost: &Cost, tenants: &mut dyn Iterator<Item = &Tenant>, commands: f64) -> f64 {
     let one = |tenant: &Tenant| {
         let (mut mean, mut square) = (0.0, 0.0);

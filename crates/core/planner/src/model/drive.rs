@@ -263,7 +263,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// So many visits per ns. A third moment is estimated from the others: exact for equal times.
+    /// Adds visits at this rate per ns. The third moment is estimated from the others: exact for equal times.
     fn add(&mut self, rate: f64, service: &Service) {
         self.square += rate * service.square;
         self.cube += rate * service.square * service.square / service.mean_ns.max(1.0);

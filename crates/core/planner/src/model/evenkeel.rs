@@ -1,8 +1,8 @@
-//! Where the cap of `evenkeel` comes to rest.
+//! Where the cap of the policy `evenkeel` settles.
 //!
-//! The policy takes the wait for each unit of others' work that is in flight, and allows so many units that as many
-//! commands as were promised are done within what it aims at. So does this, step by step, with the network's forecast
-//! of the waits.
+//! The policy measures how long each unit of others' work in flight makes a command wait. It then allows the work with
+//! which the promised percentage of commands meets its aim. This model does so too, step by step, with the waits that
+//! the network forecasts.
 
 use io_model::{Nanos, Op};
 use policy::{
@@ -19,7 +19,7 @@ use crate::figures::{read_busy_ns, write_busy_ns};
 /// How far the cap goes in a step, in the logarithm, towards where what was seen last would put it.
 const STEP: f64 = 0.3;
 const MOST_STEP: f64 = 1.4;
-/// Once in so many steps of the network, which is given time to follow.
+/// The cap is updated once per this many steps of the network, which needs time to follow.
 const EVERY: usize = 3;
 /// As good as no limit.
 const MOST: f64 = 1e6;
@@ -28,13 +28,15 @@ const MOST: f64 = 1e6;
 const LONGEST_SEEN: f64 = 15.0;
 /// It takes no more than that from others at once.
 const LEAST_BRAKE: f64 = 0.05;
-/// In one of eight intervals so many standard deviations more commands are late than in the mean. Fitted: 1.15 if they
-/// were late independently of each other.
+/// In one of eight intervals, the number of late commands exceeds its mean by this many standard deviations. Fitted: it
+/// would be 1.15 if commands were late independently of each other.
 const EIGHTH: f64 = 2.3;
 
-/// Of each best-effort tenant without a floor that sends commands which by themselves take longer than a target: how
-/// many commands it may send in a ns. A command of the promised tenant that comes while more than is aimed at of such a
-/// one is left is late, so there is one as seldom as keeps few late. Those who send such commands have turns by weight.
+/// The rate (commands per ns) at which each best-effort tenant without a floor may send oversized commands: those that
+/// alone take longer than a target.
+///
+/// A guaranteed command is late if it arrives while more of an oversized command is left than its aim allows. So
+/// oversized commands are as rare as keeps few commands late. Tenants that send them take turns by weight.
 pub(super) fn paced(config: &EvenkeelConfig, profile: &Profile, tenants: &[Tenant]) -> Vec<(usize, f64)> {
     let promises: Vec<(Nanos, Percentile)> = tenants.iter().filter_map(|tenant| tenant.class.promise()).collect();
     let paced = tenants.iter().enumerate().filter_map(|(at, tenant)| {
@@ -113,8 +115,8 @@ pub(super) struct Cap {
     steps: usize,
     /// By which part it moved in the last step.
     pub(super) moved: f64,
-    /// The part of the time in which one of the commands may be with the drive that a cap does not help against: such
-    /// of more than so many reference commands.
+    /// The fraction of time in which an oversized command may be in flight, and the cost from which on a command is
+    /// oversized.
     pub(super) pace: f64,
     long: f64,
     /// Reference commands per ns of those that are sent whatever they do to others.
@@ -180,7 +182,7 @@ impl Cap {
         }
     }
 
-    /// Whether best effort is held back for somebody.
+    /// Whether best-effort tenants are throttled for a promise.
     pub(super) fn is_engaged(&self) -> bool {
         !self.promises.is_empty()
     }
@@ -222,7 +224,7 @@ impl Cap {
         }
     }
 
-    /// Whether a command of so many reference commands goes by itself, with a pause after it.
+    /// Whether a command of this cost goes alone, with a pause after it.
     pub(super) fn is_paced(&self, cost: f64) -> bool {
         self.pace < 1.0 && cost >= self.long && cost > self.level
     }
@@ -287,8 +289,8 @@ impl Promise {
     }
 }
 
-/// Which part of the commands is late, with so many in an interval, where the policy brakes as often as it lets go: in
-/// one of eight intervals that part of them and at least three.
+/// The fraction of commands that is late when the policy brakes as often as it lets go, with `in_interval` commands per
+/// interval. In one of eight intervals, that fraction and at least three are late.
 fn late_to_brake(in_interval: f64, many: f64) -> f64 {
     let many = (many.min(1.0) * in_interval).max(2.5);
     let root = ((EIGHTH * EIGHTH + 4.0 * many).sqrt() - EIGHTH) / 2.0;

@@ -55,7 +55,7 @@ pub(super) fn service(host: &Host, flow: &Flow) -> f64 {
         + host.poller_interrupt_ns
 }
 
-/// HWQs that so many sends touch.
+/// The number of HWQs that this many sends touch.
 fn touched(hwqs: f64, sends: f64) -> f64 {
     hwqs * (1.0 - (1.0 - 1.0 / hwqs).powf(sends))
 }

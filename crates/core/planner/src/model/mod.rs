@@ -1,6 +1,7 @@
 //! The queueing model: a network of queues, solved for its mean values by iteration.
 //!
-//! Approximate mean value analysis (Schweitzer and Bard): whoever arrives at a queue finds what others have there on
+//! Approximate mean value analysis (Schweitzer and Bard): a command that arrives at a queue finds the others' average
+//! load
 //! average, and of its own load all but itself. Times of service are taken as they are: the command in service has half
 //! of its own time left on average (Reiser), which for equal times gives Baskett and Smith's rate of units that are hit
 //! at random. Where commands wait for a policy's or the drive's choice instead of in a queue, weighted max-min filling
@@ -397,7 +398,7 @@ impl<'a> Model<'a> {
         self.tail_of(at, flow.latency_ns, guest)
     }
 
-    /// The same as the tenant's poller sees it: without the guest's part.
+    /// The percentiles as the tenant's poller sees them: without the guest's part.
     fn seen_tail(&self, at: usize) -> Tail {
         let flow = &self.flows[at];
         self.tail_of(at, flow.slots_ns, Beyond::default())

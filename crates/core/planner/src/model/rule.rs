@@ -103,7 +103,7 @@ impl Model<'_> {
         self.cap = Some(cap);
     }
 
-    /// Who sends commands that are more than `cap` lets others have has turns for those, by weight.
+    /// Gives turns by weight to tenants whose commands exceed the cap alone.
     fn pace(&mut self, cap: &Cap, pool: usize) {
         let pool = &self.pools[pool];
         let mut claims = Vec::new();
@@ -137,7 +137,7 @@ impl Model<'_> {
         let Some(mut throttle) = self.throttle.take() else { return };
         let missed = throttle.targets.iter().any(|&(at, target_ns)| {
             let flow = &self.flows[at];
-            // Who fills its own limit is judged by its mean alone.
+            // A tenant that fills its own limit is judged by its mean only.
             let own_doing = flow.x * flow.slot_ns >= OWN_DOING * throttle.guaranteed_cap;
             match own_doing {
                 true => flow.slot_ns > target_ns,
@@ -160,7 +160,7 @@ impl Model<'_> {
         self.throttle = Some(throttle);
     }
 
-    /// What those who were promised nothing have beside others whatever the cap is, and at which poller.
+    /// What tenants without a promise get beside others, whatever the cap, and at which poller.
     fn owed(&self) -> Option<(usize, Owed)> {
         let cap = self.cap.as_ref().filter(|cap| cap.is_engaged())?;
         let pool = cap.pool?;
@@ -173,7 +173,7 @@ impl Model<'_> {
         Some((pool, Owed { rate: rate / part, in_flight: (in_flight / part).max(EVENKEEL_MOST_OWED.into()) }))
     }
 
-    /// Cost per ns that those who were promised nothing have beside floors.
+    /// Cost per ns that tenants without a promise get beside floors.
     fn owed_beside_floors(&self) -> Option<f64> {
         self.cap.as_ref()?;
         let all: f64 = self.flows.iter().map(|flow| flow.x * flow.cost).sum();
@@ -288,7 +288,7 @@ fn short_wait(pool: &Pool, flow: &Flow, level: Level) -> f64 {
     classes + between / 2.0 * (1.0 + busy / (turn * (1.0 - busy)))
 }
 
-/// Who would get less than it gets at least has that first, beyond what there is too.
+/// A claim that would get less than its minimum gets the minimum first, even beyond what there is.
 fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64; RESOURCES]) -> Level {
     let mut others: Vec<Claim> = claims.iter().map(|claim| claim.1).collect();
     let mut left = *has;
@@ -313,7 +313,7 @@ fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64
 
 type Claims = Vec<(usize, Claim)>;
 
-/// Who has which turns at a poller: those that go first, and the others.
+/// The turns at a poller: of the tenants that go first, and of the others.
 fn turns(
     host: &Host,
     pool: &Pool,
@@ -348,8 +348,8 @@ fn turns(
     [(urgent, first), (others, level)]
 }
 
-/// Where those who were promised nothing would send less than they are owed: as they have turns then, for which no
-/// command makes a pause.
+/// The claims if tenants without a promise would otherwise send less than they are owed. They then send as their turns
+/// allow, without pauses for oversized commands.
 fn by_owed(
     host: &Host,
     pool: &Pool,
@@ -369,8 +369,8 @@ fn by_owed(
     (sent(&claims, level) > sent_paced).then_some((claims, level))
 }
 
-/// Where those without a floor would send less than `owed` beside those who have one: as they send, who wait for
-/// nobody's turn with that, and those with floors wait for it.
+/// The claims if tenants without a floor would otherwise send less than `owed` beside tenants with one. They then send
+/// that much without waiting for turns, and tenants with floors wait for it.
 fn with_owed(flows: &[Flow], claims: &Claims, level: Level, owed: f64) -> Option<Claims> {
     let is_owed = |at: usize| flows[at].floor == 0.0;
     let sum = |of: &dyn Fn(usize, &Claim) -> f64| -> f64 {
@@ -398,7 +398,7 @@ fn claim(host: &Host, pool: &Pool, flow: &Flow, pauses: bool) -> Claim {
     let batch = f64::from(host.poller_batch);
     let overhead = (host.poller_pass_ns + host.poller_doorbell_ns * pool.hwqs.min(batch)) / batch;
     let short = short_wait(pool, flow, pool.level);
-    // Who is behind its floor waits for nobody's turn.
+    // A tenant below its floor does not wait for turns.
     let wants = |cycle_ns| if pauses { flow.wants(cycle_ns) } else { flow.asks(cycle_ns) };
     let least = flow.floor.min(wants(flow.cycle_ns()));
     Claim {

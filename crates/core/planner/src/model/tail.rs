@@ -58,7 +58,7 @@ impl Tail {
         Self { parts: [Part { part: 1.0, least_ns: mean_ns, mean_ns, variance: 0.0 }, Part::default()] }
     }
 
-    /// What so many of 100 commands don't exceed; meant for 50 to 99.9.
+    /// The latency that this percentage of commands does not exceed; meant for 50 to 99.9.
     pub fn percentile(&self, percent: f64) -> Nanos {
         Nanos(self.percentile_ns(1.0 - percent / 100.0) as u64)
     }

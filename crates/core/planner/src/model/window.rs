@@ -5,7 +5,7 @@ use super::{Flow, Pool, Price};
 
 /// Points between nothing and the cap.
 const POINTS: usize = 64;
-/// From a cap of so many of the dearest commands on the excess depends on the cap no more.
+/// From a cap of this many of the dearest commands on, the excess no longer depends on the cap.
 const WIDE: f64 = 8.0;
 
 /// Cost in flight on average when the cap is reached.
@@ -38,9 +38,9 @@ pub(super) fn in_flight_at_cap(pool: &Pool, flows: &[Flow]) -> f64 {
     }
 }
 
-/// How many commands are let in, one after another, until they cost `cap` together; by Wald's identity they cost so
-/// many times their mean then. `prices`: what one costs, and how often that is so. `None` where the cap is too wide for
-/// it to matter, or for this to be exact.
+/// How many commands are admitted one after another until they cost `cap` together. By Wald's identity their cost is
+/// then that number times the mean. `prices`: each cost and how often it occurs. `None` if the cap is too wide for it
+/// to matter, or for this to be exact.
 fn commands_until(cap: f64, prices: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     let step = cap / POINTS as f64;
     let mut parts = [0.0_f64; POINTS + 1];

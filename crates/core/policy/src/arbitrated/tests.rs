@@ -45,7 +45,7 @@ fn serve(policy: &mut Arbitrated, len_bytes: impl Fn(u16) -> u64) -> u16 {
     vq.0
 }
 
-/// Bytes that each slot was served in so many commands.
+/// Bytes that each slot was served in this many commands.
 fn bytes(policy: &mut Arbitrated, slots: usize, commands: usize, len_bytes: impl Fn(u16) -> u64 + Copy) -> Vec<u64> {
     let mut served = vec![0; slots];
     for _ in 0..commands {
@@ -202,8 +202,8 @@ fn the_window_counts_large_commands_for_what_they_cost() {
     assert!(matches!(policy.next(T0), Next::Send { .. }));
 }
 
-/// Whenever somebody has a command, the window has room and any HWQ has some, a command goes. Replay a seed by itself:
-/// it is in the message.
+/// While a tenant has a command, the window has room and any HWQ has room, a command goes. The message names the seed
+/// to replay.
 #[test]
 fn nothing_waits_where_something_may_go() {
     for seed in 0..40 {

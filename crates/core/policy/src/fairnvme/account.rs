@@ -207,7 +207,8 @@ impl Account {
 
         self.budget_ns = self.budget_ns * MEMORY + entitled_ns - self.spent_ns;
         if !(backlogged && self.whole) {
-            // Who waits for nothing, or has only just come, lacks nothing: what it left is not saved up.
+            // A tenant that waits for nothing, or that has only just come, lacks nothing: its unused budget is not
+            // saved.
             self.budget_ns = self.budget_ns.min(0.0);
         }
         let behind = self.budget_ns > self.largest_ns + SLACK / (1.0 - MEMORY) * entitled_ns;

@@ -16,7 +16,8 @@ const WINDOW_FACTOR: u64 = 6;
 #[derive(Debug, Clone, PartialEq)]
 pub struct FairConfig {
     /// Which rules share the drive. Published: FairNVMe's Algorithm 1 and Eq. 3 to 7 as printed: weights that grow
-    /// without bound, a share for whoever asks most, the first tenant first, nothing that limits work in flight. What
+    /// without bound, a share for the tenant that asks most, the first tenant first, nothing that limits work in
+    /// flight. What
     /// is not printed is filled in with the least that runs: a first cost from the calibration, B_total = epoch ×
     /// parallel units, new budgets when nobody has both a command and budget. Configured weights don't count.
     /// Corrected: the same idea with bounded weights, calibrated costs and a drive that is never filled beyond need.

@@ -107,7 +107,7 @@ impl FairNvme {
         self.state_at(slot, others.map(|(_, account)| account.claim()).sum())
     }
 
-    /// The same where all tenants together claim so much.
+    /// The state if all tenants together claim `claims`.
     fn state_at(&self, slot: u16, claims: f64) -> Option<FairState> {
         let account = self.accounts.get(usize::from(slot)).filter(|_| self.queues.serves(slot))?;
         let share_ns = || self.config.total_budget_ns() as f64 * account.claim() / claims.max(f64::MIN_POSITIVE);

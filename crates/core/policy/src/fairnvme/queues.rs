@@ -1,4 +1,4 @@
-//! Who waits where: [`Flows`] by tenant, with what FairNVMe needs to know of each tenant's queues.
+//! Waiting VQs: [`Flows`] by tenant, with what FairNVMe needs to know of each tenant's queues.
 
 use io_model::{HwqId, TenantId};
 
@@ -176,7 +176,7 @@ impl Queues {
         self.flows.window.size()
     }
 
-    /// What was asked for and had in this interval, by what tenants claim, with so many cost ticks there.
+    /// What tenants asked for and had in this interval, by their claims. `taken`: cost ticks in flight.
     pub(super) fn demand(&mut self, taken: u64, claim: impl Fn(u16) -> f64) -> Option<Demand> {
         self.flows.demand(taken, |_, tenant| Claim::Weight(claim(tenant)))
     }
@@ -218,7 +218,7 @@ impl Queues {
         self.flows.refused(slot, consumed);
     }
 
-    /// A command came back, whoever's it was.
+    /// A command of any tenant completed.
     #[inline]
     pub(super) fn completed(&mut self, hwq: HwqId) {
         self.flows.completed(hwq);

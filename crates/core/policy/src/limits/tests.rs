@@ -282,7 +282,7 @@ fn queues_of_several_classes_share_a_held_tenants_quota() {
         policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
     };
     add(0, 0, &limited, QueuePriority::High);
-    // Who goes in one class with many is named long after who goes alone in another.
+    // A tenant that shares its class with many others is named long after a tenant that is alone in another class.
     add(1, 0, &limited, QueuePriority::Low);
     (1..12).for_each(|tenant| add(tenant as u16 + 1, tenant, &low, QueuePriority::Low));
     let mut sent = [0; 2];
@@ -313,8 +313,8 @@ fn a_guaranteed_tenant_has_limits_too_and_its_neighbours_go_on() {
     assert!(sent[1].len() > 3_000, "{}", sent[1].len());
 }
 
-/// A lone VQ of a tenant at so many pollers, and how many bytes of commands of this length it gets here in a second:
-/// of its limits that part, if one is told.
+/// A lone VQ of a tenant at this many pollers. Returns the bytes that it gets here per second with commands of this
+/// length, from this fraction of its limits, if one is told.
 fn at_one_of(pollers: u16, limits: Limits, len_bytes: u64) -> impl FnMut(Option<f64>) -> u64 {
     let mut policy = policy(&[]);
     let vq = VqId { tenant: TenantId(0), index: 1 };

@@ -15,7 +15,7 @@ pub struct HwqSplit {
     pub shared: Option<u16>,
 }
 
-/// Who gets the exclusive HWQs that guaranteed VQs leave (LPNS §4.2).
+/// Which VQs get the exclusive HWQs that guaranteed VQs leave (LPNS §4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Lending {
     /// The VQs with the longest backlogs, anew each period.
@@ -23,7 +23,7 @@ pub enum Lending {
     Backlog,
     /// Those that have work, in turn, whatever their backlog: switching without weights.
     Turns,
-    /// Whoever came first, for as long as it stays: no switching.
+    /// The VQ that came first, for as long as it stays: no switching.
     Never,
 }
 
@@ -60,8 +60,8 @@ pub struct LpnsConfig {
     pub lending: Lending,
     /// 1-1 HWQs: the back end's queues `0..hwqs_exclusive`. At least one per guaranteed VQ of this poller.
     pub hwqs_exclusive: u16,
-    /// Of the 1-1 HWQs, those of the drive's class high: the first so many, for guaranteed VQs alone. `None`: the drive
-    /// has no weighted round robin, or is not asked for it.
+    /// How many of the 1-1 HWQs, from the first on, have the drive's class high, for guaranteed VQs only. `None`: the
+    /// drive has no weighted round robin, or it is not used.
     pub hwqs_high: Option<u16>,
     /// 1-N HWQs: the queues that follow. 1 or more.
     pub hwqs_shared: u16,
@@ -133,7 +133,8 @@ impl LpnsConfig {
         self
     }
 
-    /// The same at a poller. On a drive with weighted round robin the homes of guaranteed VQs are of the class high.
+    /// The settings at a poller. On a drive with weighted round robin the home HWQs of guaranteed VQs have the class
+    /// high.
     pub fn at(self, shape: &PollerShape) -> Self {
         let PollerShape { hwqs, hwq_depth, guaranteed_vqs, weighted } = *shape;
         let config = self.with_hwqs(hwqs, guaranteed_vqs, hwq_depth);

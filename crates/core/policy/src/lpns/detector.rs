@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 pub(super) struct Observed {
     /// i: guaranteed tenants that did something in this interval.
     pub guaranteed: u32,
-    /// The same within the last period; these are protected.
+    /// Those that were active within the last period; these are protected.
     pub protected: u32,
     /// j: best-effort tenants that did something or want to.
     pub best_effort: u32,
@@ -176,7 +176,7 @@ impl Detector {
         let known = same.map(|entry| entry.1).or_else(|| find(&self.before, report.tenant));
         // When a tenant seen for the first time did what it did before is not known.
         let mut seen = known.unwrap_or(Seen { submitted, completed, violations, ..Seen::default() });
-        // A sum that fell: one of the tenant's pollers let it go, and took what it had counted with it.
+        // A total fell because one of the tenant's pollers let it go, together with its counts.
         let newly_submitted = submitted.saturating_sub(seen.submitted);
         let newly_completed = completed.saturating_sub(seen.completed);
         if seen.target != report.class.latency_target() {

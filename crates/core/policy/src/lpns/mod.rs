@@ -151,7 +151,7 @@ impl Lpns {
         self.bound_at(depth, self.queues.is_guaranteed(tenant))
     }
 
-    /// The same of a tenant that keeps so many commands in flight.
+    /// The bound of a tenant that keeps `depth` commands in flight.
     fn bound_at(&self, depth: u64, guaranteed: bool) -> Bound {
         let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
         let windowed = self.throttle.guaranteed_limit() < u64::MAX;

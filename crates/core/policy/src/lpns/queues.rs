@@ -1,4 +1,4 @@
-//! Who waits where: VQs with work, by tenant; tenants by class; VQs whose HWQ is full.
+//! Waiting VQs: VQs with work, by tenant; tenants by class; VQs whose HWQ is full.
 //!
 //! A VQ is idle, ready (in its tenant's list) or parked (at its full HWQ). A tenant with ready VQs is queued
 //! (guaranteed ones in a ring, best-effort ones in virtual time) or held back by the throttle. Every
@@ -116,7 +116,7 @@ pub(super) struct Queues {
     tenant_links: Links,
     guaranteed: List,
     best_effort: Fair,
-    /// What a weight of 1 counts as there: more where somebody's is here in part.
+    /// What a weight of 1 counts as here. It is larger if a tenant has only a fraction of its weight at this poller.
     weight_unit: u32,
     held: List,
     /// By HWQ.
@@ -226,7 +226,7 @@ impl Queues {
         !self.best_effort.is_empty()
     }
 
-    /// Hears of a tenant, which so many pollers share; what is known of it here, if it has VQs at this poller.
+    /// Hears of a tenant that several pollers share. Returns its data here, if it has VQs at this poller.
     pub(super) fn hear(&mut self, report: &TenantReport) -> Option<Own> {
         let tenant = self.tenants.get_mut(usize::from(self.roster.slot_of(report.tenant)))?;
         tenant.parts = u64::from(report.busy_pollers.max(1));
@@ -317,7 +317,7 @@ impl Queues {
         self.vqs.get(usize::from(slot)).map_or(0, |vq| vq.backlog)
     }
 
-    /// The VQ has so many commands now. If its tenant was promised something and some wait, that.
+    /// The VQ has `backlog` commands now. Returns its tenant's promise, if it has one and commands wait.
     #[inline]
     pub(super) fn arrived(&mut self, slot: u16, backlog: u32) -> Option<Option<Nanos>> {
         let vq = self.vqs.get_mut(usize::from(slot))?;

@@ -14,7 +14,7 @@ pub const RESERVATION: f64 = 0.75;
 /// load costs more latency than it gives throughput.
 pub const UNNAMED_TARGET: f64 = 4.0;
 
-/// A promise counts as missed when one part in so many of the misses that it allows is spent.
+/// A promise counts as missed once 1/2 of the misses that it allows is spent.
 pub const SPENT_OF_BUDGET: u64 = 2;
 
 /// θ = (Ω − i)/j (LPNS §4.3): commands that each of j best-effort tenants may send for one of the slowest of i
@@ -35,7 +35,7 @@ pub fn ceiling(config: &LpnsConfig, target: Option<Nanos>) -> f64 {
     in_flight_for(target, &config.service()).min(saturation(config)).max(f64::from(config.floor_in_flight))
 }
 
-/// What one of so many guaranteed tenants may have in flight under a [`ceiling`] while others are active.
+/// What each of this many guaranteed tenants may have in flight under a [`ceiling`] while others are active.
 pub fn guaranteed_limit(config: &LpnsConfig, ceiling: f64, guaranteed: u32) -> f64 {
     (ceiling * RESERVATION / f64::from(guaranteed.max(1))).max(f64::from(config.parallelism))
 }

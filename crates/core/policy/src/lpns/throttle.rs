@@ -16,8 +16,8 @@ const DECREASE: f64 = 0.75;
 const INCREASE: f64 = 1.0 / 32.0;
 /// Up to this part of the budget that was last missed with, it comes back with every judgement …
 const KNOWN_GOOD: f64 = 0.9;
-/// … and from there only after so many of them, doubled by each further miss: a drive's latency can rise so
-/// steeply that one step too many costs a whole interval's promises, and one interval in a hundred is too much.
+/// … and from there only after this many of them, doubled by each further miss. A drive's latency can rise so steeply
+/// that one step too many breaks a whole interval's promises, and one interval in a hundred is too much.
 const MOST_PATIENCE: u32 = 64;
 
 /// Of the last command that fits into a part of whole ones, what is left out: all but what keeps commands that are all
@@ -145,7 +145,7 @@ impl Throttle {
         }
     }
 
-    /// Whether a best-effort tenant that sent so many commands in this interval may send another.
+    /// Whether a best-effort tenant that sent this many commands in this interval may send another.
     #[inline]
     pub(super) fn allows(&self, sent_in_interval: u64) -> bool {
         match self {
@@ -196,7 +196,7 @@ impl Throttle {
         if let Self::Corrected(rule) = self { std::mem::take(&mut rule.was_held) } else { false }
     }
 
-    /// Reference commands that best effort may have with the drive; `None`: any number, or so many for each tenant.
+    /// Reference commands that best-effort tenants may have in flight. `None`: no limit, or a limit per tenant.
     pub(super) fn drive_cap(&self, config: &LpnsConfig) -> Option<f64> {
         match self {
             Self::Corrected(rule) if rule.engaged => Some(rule.drive_cap(config)),
@@ -324,7 +324,7 @@ impl Corrected {
         self.rate_iops = rule::best_effort_rate(config.r_iops, config.floor_rate_permille, guaranteed_iops);
         let part = self.part_of(cap).size();
         let ticks_per_ns = self.rate_iops * part * f64::from(COST_UNIT) / 1e9;
-        // Who may send but in its turn has a round's worth by then; what is in flight is held to the cap in any case.
+        // A tenant that may send only in its turn has a round's worth by then. The cap holds in any case.
         let saved = if matches!(self.part, Part::Of(_)) { 0 } else { (ticks_per_ns * ROUND.0 as f64) as u64 };
         self.bucket.set(ticks_per_ns, ticks(cap * part).max(u64::from(COST_UNIT)) + saved, now);
         self.guaranteed_limit = ticks(rule::guaranteed_limit(config, self.ceiling, protected));

@@ -39,7 +39,7 @@ const DEPTHS: [u16; 4] = [0, 1, 32, 128];
 
 /// The driver in a guest: 4 KiB reads, over one queue.
 trait Guest {
-    /// Makes so many more available.
+    /// Makes `count` more commands available.
     fn offer(&mut self, count: u16);
 
     /// Takes the completions that there are.
@@ -73,7 +73,7 @@ impl Case {
         config.build(&shape).expect("valid settings")
     }
 
-    /// Has so many commands done; what each took by that clock, the guest's part included.
+    /// Runs this many commands. Returns the time per command by that clock, including the guest's part.
     fn measure(&self, commands: u32, clock_ns: fn() -> u64) -> f64 {
         if self.front_end == "vfio-user" {
             let (guest, source) = nvme::attach(self.idle_queues);
@@ -114,8 +114,8 @@ impl Case {
         spent_ns as f64 / f64::from(commands)
     }
 
-    /// The same with the guest on another CPU, by the clock on the wall, which each iteration reads, as the daemon's
-    /// do: lines of the cache go to and fro then.
+    /// As [`Case::measure`], with the guest on another CPU and by the wall clock. Each iteration reads the clock, as
+    /// the daemon's do. Cache lines then move between the CPUs.
     fn measure_across(&self, commands: u32) -> f64 {
         if self.front_end == "vfio-user" {
             let (guest, source) = nvme::attach(self.idle_queues);

@@ -36,7 +36,7 @@ impl Guest for NvmeGuest {
     }
 }
 
-/// With one queue that commands go over, and so many that do nothing.
+/// One queue with commands, and `idle_queues` without.
 pub fn attach(idle_queues: u16) -> (NvmeGuest, Placed<Controller<Vectors>>) {
     let namespace = NamespaceConfig { base_bytes: 0, ..host::namespace(1, DISK_BYTES, 512) };
     let config = ControllerConfig { tenant: TENANT, namespaces: vec![(1, namespace)], ..host::config() };

@@ -15,7 +15,7 @@ const SPAN_NS: u64 = 300_000_000;
 /// Of which the best counts.
 const ROUNDS: usize = 7;
 
-/// Commands per microsecond of so many pollers together.
+/// Commands per microsecond of this many pollers together.
 fn together(case: &Case, pollers: usize) -> f64 {
     let (board, start) = (Arc::new(Board::default()), Barrier::new(pollers));
     std::thread::scope(|scope| {

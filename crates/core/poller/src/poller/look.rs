@@ -15,8 +15,8 @@ pub const REST_AFTER: Nanos = Nanos::from_micros(500);
 /// looks cost is a tenth of that, so 64 tenants with 16 queues each wait for theirs 32 µs, whatever the others do.
 const PACE: Nanos = Nanos(160);
 const PACE_PER_VQ: Nanos = Nanos(20);
-/// Of more tenants than that no cache keeps all that looks touch: they take longer, and are the rarer the more there
-/// are, up to so many times.
+/// With more tenants than `NEAR`, their data no longer fit into a cache, so looks take longer. They become rarer with
+/// the number of tenants, by up to a factor of `RAREST`.
 const NEAR: u64 = 64;
 const RAREST: u64 = 2;
 
@@ -25,7 +25,7 @@ const RAREST: u64 = 2;
 pub(super) struct Patrol {
     /// In this order.
     pub(super) round: Vec<TenantSlot>,
-    /// Who is next, as a place in `round`.
+    /// The next tenant to look at, as a place in `round`.
     place: usize,
     /// When that one is due.
     due: Nanos,
@@ -41,7 +41,7 @@ impl Patrol {
         self.place -= usize::from(place < self.place);
     }
 
-    /// The time that a look at a tenant with so many VQs has.
+    /// The time until the next look at a tenant with this many VQs.
     fn pace(&self, vqs: u32) -> Nanos {
         let rarer = (self.round.len() as u64).clamp(NEAR, RAREST * NEAR);
         Nanos((PACE.0 + PACE_PER_VQ.0 * u64::from(vqs)) * rarer / NEAR)
@@ -66,8 +66,8 @@ struct Found {
 }
 
 impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
-    /// Looks at the doorbells of all that are busy, and at all doorbells of who is due. Returns the commands that
-    /// needed no device.
+    /// Looks at the doorbells of all busy tenants, and at all doorbells of the tenants whose turn it is. Returns the
+    /// number of commands that needed no device.
     pub(super) fn look(&mut self, now: Nanos, has_reaped: bool) -> u32 {
         let (mut serviced, mut is_idle) = (0, !has_reaped);
         let mut at = 0;
@@ -81,13 +81,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 at += 1;
             }
         }
-        // Not while somebody's next command may come any moment: that one would wait for the look.
+        // Not while a busy tenant's next command may come at any moment: it would wait for this look.
         is_idle &= self.flights.live() > 0 || self.busy.is_empty();
         serviced + self.patrol(now, is_idle)
     }
 
-    /// Looks at who is due. Time is all that counts, not iterations: after a long one more are due. An iteration that
-    /// does nothing but wait for the drive, or has nobody to wait for, looks at one in any case.
+    /// Looks at the tenants whose turn it is. Only time counts, not iterations: after a long iteration more are due. An
+    /// iteration that only waits for the drive, or waits for no tenant, looks at one in any case.
     fn patrol(&mut self, now: Nanos, mut is_idle: bool) -> u32 {
         let mut serviced = 0;
         // At nobody twice.

@@ -9,7 +9,7 @@ use policy::TenantSlot;
 pub(super) struct Vq {
     pub(super) tenant: TenantSlot,
     pub(super) index: u16,
-    /// The same as a bit: a shift of so many takes a dozen instructions, twice for each command.
+    /// The index as a bit. Shifting by it takes a dozen instructions, twice per command.
     pub(super) bit: u128,
     /// The backlog that the policy knows.
     pub(super) backlog: u32,

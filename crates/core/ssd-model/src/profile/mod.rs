@@ -11,7 +11,7 @@
 //!
 //! Papers print latencies as a host or guest sees them. The LPNS paper's breakdown for the P5800X gives the
 //! host's part of an 11.9 µs read as 37.5 % \[P\], 4.46 µs \[D\]. That much is taken off every latency of the paper's
-//! drives, because whoever uses the model pays it for real.
+//! drives, because the model's user pays it for real.
 
 mod read;
 mod table;
@@ -56,7 +56,7 @@ pub enum Writes {
     Programmed {
         /// From a command's admission to the buffer to its acknowledgement, for its first 4 KiB.
         ack_ns: u64,
-        /// The same for every further 4 KiB.
+        /// The time for every further 4 KiB.
         ack_further_ns: u64,
         /// Capacity; one page at least.
         buffer_bytes: u64,

@@ -1,4 +1,4 @@
-//! Who waits for room at a full HWQ.
+//! The VQs that wait for room at a full HWQ.
 
 use crate::lpns::GUARANTEED_RUN;
 use crate::ready::List;
