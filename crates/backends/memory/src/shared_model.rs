@@ -11,12 +11,12 @@ use ssd_model::{Drive, MAX_QUEUES, Profile, Request};
 /// A command on its way into the drive: when, and the drive's queue.
 pub(crate) type Pending = (u64, u16, Request);
 
-/// A modelled drive, shared.
+/// A modelled drive, shared by pollers.
 ///
-/// Why there is a lock, when pollers share none: a real drive's controller is one machine that serializes all
-/// queues, and what one poller submits delays the others. That machine is the value behind this mutex. Pollers
-/// only *try* to take it. Whoever finds it taken comes back at the next poll: its holder moves the drive on
-/// for everyone, and no poller ever sleeps here.
+/// Pollers usually share no lock. But a real drive's controller is one machine that serializes all queues, so the
+/// commands of one poller delay those of others. That machine is the value behind this mutex. Pollers only *try* to
+/// lock it. A poller that finds it locked comes back at the next poll: the holder advances the drive for all, and no
+/// poller ever sleeps here.
 #[derive(Debug)]
 pub(crate) struct SharedModel {
     state: Mutex<State>,

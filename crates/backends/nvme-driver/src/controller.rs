@@ -24,7 +24,7 @@ const ADMIN_ENTRIES: u16 = 32;
 const TIMEOUT_UNIT: Duration = Duration::from_millis(500);
 /// A controller that does not say how long a shutdown takes gets this long.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
-/// No controller gets more, whatever it says: RTD3E may say 71 minutes, and whoever stops the daemon waits that long.
+/// The longest wait for a controller's shutdown. RTD3E may ask for 71 minutes, during which the daemon can't end.
 const LONGEST_SHUTDOWN: Duration = Duration::from_mins(1);
 /// I/O queues that are asked for.
 const WANTED_QUEUES: u16 = 64;

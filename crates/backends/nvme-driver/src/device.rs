@@ -46,8 +46,8 @@ pub trait PciDevice: Send {
         None
     }
 
-    /// Has `event` signalled when the device is to be given up: it is unplugged, or somebody wants it back, and waits
-    /// for that. Whether the device can tell.
+    /// Signals `event` when the device must be given up: it is unplugged, or the kernel wants it back and waits.
+    /// Returns whether the device can tell.
     fn set_removal_event(&mut self, _event: BorrowedFd<'_>) -> Result<bool, Error> {
         Ok(false)
     }

@@ -18,7 +18,8 @@ pub fn outcome(status: Status) -> Outcome {
         Status::DATA_TRANSFER_ERROR => DeviceError::Memory,
         Status::INVALID_OPCODE | Status::INVALID_FIELD | Status::NAMESPACE_WRITE_PROTECTED => DeviceError::Unsupported,
         _ if bare.sct() == MEDIA => DeviceError::Medium,
-        // An internal error that another try doesn't mend is one of the medium's, to whoever has only these words.
+        // An internal error that a retry does not mend counts as one of the medium: the common outcomes have no closer
+        // one.
         Status::INTERNAL_ERROR if status.0 & Status::SUCCESS.dnr().0 != 0 => DeviceError::Medium,
         _ => DeviceError::Gone,
     })

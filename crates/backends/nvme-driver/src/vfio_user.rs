@@ -308,8 +308,8 @@ impl PciDevice for VfioUserDevice {
 impl Drop for VfioUserDevice {
     fn drop(&mut self) {
         if self.link.send(Message::Close).is_ok() {
-            // Whoever connects next must find the socket free. Ends when the thread drops its sender;
-            // a thread that hangs in an answer is left behind.
+            // The next client must find the socket free. Ends when the thread drops its sender; a thread that hangs in
+            // an answer is left behind.
             let _ = self.ended.recv_timeout(Duration::from_secs(1));
         }
     }

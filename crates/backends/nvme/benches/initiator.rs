@@ -94,7 +94,7 @@ impl Initiator for Pair {
     }
 }
 
-/// The same as a back end of the daemon, for a tenant's memory.
+/// The queue as a back end of the daemon, for a tenant's memory.
 struct Hwq {
     queues: NvmeQueues,
     place: Place,

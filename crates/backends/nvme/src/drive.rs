@@ -204,10 +204,10 @@ impl NvmeDrive {
         Self::over(Controller::start(device)?, options)
     }
 
-    /// The same over a controller that is up, and that nobody uses.
+    /// Makes a drive of a controller that is up and not in use.
     ///
     /// # Errors
-    /// It lacks something.
+    /// The controller lacks something.
     pub fn over<D: PciDevice>(
         mut controller: Controller<D>,
         options: Options,
@@ -242,7 +242,7 @@ impl NvmeDrive {
         self.open(vec![QueuePriority::Medium; hwqs.into()], None, depth)
     }
 
-    /// The same with an arbitration class for each queue. `None`: the drive does not fetch by weighted round robin.
+    /// Opens queues with an arbitration class each. `None`: the drive does not fetch by weighted round robin.
     pub fn open_weighted_queues(
         &self,
         classes: &[QueuePriority],

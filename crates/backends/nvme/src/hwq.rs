@@ -119,7 +119,7 @@ pub(crate) struct Hwq {
 }
 
 impl Hwq {
-    /// Over a new pair, with room for so many requests.
+    /// A queue over a new queue pair, with room for `depth` requests.
     pub fn new(pair: QueuePair, depth: u32) -> Self {
         let parts = vec![None; pair.depth().into()];
         Self {

@@ -49,7 +49,7 @@ impl Pins {
     pub fn pin(&self, mapping: &Mapping) -> Result<Pin, Error> {
         let Range { start, end } = mapping.addresses();
         let key = (start, end);
-        // Held while memory is mapped: whoever wants the same waits for it, and whoever wants other memory too.
+        // Locked while memory is mapped: other threads wait, for this memory and for any other.
         let mut mapped = self.lock();
         if let Some(known) = mapped.get_mut(&key) {
             known.users += 1;

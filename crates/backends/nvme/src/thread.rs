@@ -19,7 +19,7 @@ use crate::queues::{Control, Mail};
 
 /// How often the thread looks whether the drive is still there, and at what it tells of itself.
 const TICK: Duration = Duration::from_secs(1);
-/// The same where a poller sleeps on queues that can't interrupt.
+/// How often it looks if a poller sleeps on queues that can't interrupt.
 const POKE: Duration = Duration::from_millis(1);
 /// How often the health is asked for without an event.
 const HEALTH: Duration = Duration::from_mins(1);
@@ -65,7 +65,7 @@ pub(crate) enum Order {
     Weights(WrrWeights),
 }
 
-/// A poller's queue, as it is between two replacements: somebody else's trouble may have had it replaced meanwhile.
+/// A poller's queue, between two replacements: another poller's trouble may have had it replaced meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Which {
     pub id: u64,
@@ -199,7 +199,7 @@ impl<D: PciDevice> DriveThread<D> {
         match order {
             Order::Open(open) => {
                 let opened = self.open(&open);
-                // Whoever asked waits.
+                // The asking thread waits for this.
                 let _ = open.reply.send(opened);
             }
             Order::Close { id, pairs, bounces, done } => {
@@ -333,7 +333,7 @@ impl<D: PciDevice> DriveThread<D> {
         let mut admin = controller.admin().within(ADMIN_LIMIT);
         let mut is_due = Instant::now() >= self.next_health;
         while let Ok(Some(event)) = admin.take_event() {
-            // One that tells of events and not of its health is not to keep the thread with them.
+            // A drive that reports events but not its health must not keep the thread busy.
             is_due |= self.health_failures == 0;
             if event as u8 & 0b111 == event_type::ERROR {
                 notify(Notice::Warning(format!("it reports an error event ({event:#x})")));

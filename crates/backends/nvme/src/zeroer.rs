@@ -12,7 +12,7 @@ use crate::queues::NvmeQueues;
 /// How much is zeroed by one request, so that a slow drive is not taken for one that hangs.
 const STEP_BYTES: u64 = 64 << 20;
 const DEPTH: u32 = 4;
-/// Whoever zeroes has time.
+/// The pause between two polls: a thread that zeroes has time.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Zeroes ranges of a drive over a queue of its own, which it has only as long as it lives.
@@ -69,5 +69,5 @@ impl NvmeZeroer {
     }
 }
 
-/// Whose ranges they are doesn't matter to the drive.
+/// The drive does not need to know the tenant of the ranges.
 const NOBODY: TenantId = TenantId(0);

@@ -73,7 +73,7 @@ impl Bench {
         self.ended.extend(ended);
     }
 
-    /// Polls until so many requests have ended in all; they come from the drive's thread in its own time.
+    /// Polls until `count` requests have ended in all. They come from the drive's thread at any time.
     fn until_ended(&mut self, count: usize) {
         while self.ended.len() < count {
             self.poll();

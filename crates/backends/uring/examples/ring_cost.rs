@@ -178,7 +178,7 @@ fn measure(variant: &Variant, file: &File, size_bytes: u64, time: Duration) -> i
     Ok(cost(done, (submits, reaps), started, before))
 }
 
-/// The same reads, each of them waited for.
+/// Measures these reads one at a time, waiting for each.
 fn measure_waiting(variant: &Variant, file: &File, size_bytes: u64, time: Duration) -> io::Result<Cost> {
     let len_bytes = variant.len_bytes as usize;
     let memory = Mapping::anonymous(variant.depth as usize * len_bytes).map_err(io::Error::other)?;

@@ -9,8 +9,8 @@ const BYTES: u64 = 256 << 10;
 
 /// Buffers that are free, and how many each tenant has.
 ///
-/// A tenant gets one only while more are free than it has: alone it may have half of them, beside one that has its half
-/// a quarter, and so on. So whoever has none gets the next that is free, whatever the others want.
+/// A tenant gets one only while more are free than it has. Alone it may have half of them; a second tenant then gets a
+/// quarter, and so on. So a tenant without a buffer gets the next free one, whatever the others want.
 #[derive(Debug)]
 pub(crate) struct Bounces {
     free: Vec<IoBuf>,
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(counts, [32, 16, 8, 4, 2, 1, 1]);
         let late = TenantId(9);
         assert!(bounces.take(late).is_none(), "nothing is left");
-        // The first that comes back is not for those who have some.
+        // The first buffer that comes back is not for tenants that have one.
         let back = taken[0].1.pop().unwrap();
         bounces.give(TenantId(0), back);
         assert!(taken.iter().all(|(tenant, _)| bounces.take(*tenant).is_none()));

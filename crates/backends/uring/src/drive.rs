@@ -140,8 +140,8 @@ impl UringDrive {
         Ok(Self { opened: Arc::new(opened?) })
     }
 
-    /// As [`UringDrive::open`], of one that is open for reading and writing; `path` is its name for messages. Whoever
-    /// opened a block device did so with `O_EXCL`.
+    /// As [`UringDrive::open`], for a file that is open for reading and writing. `path` is its name in messages. A
+    /// block device must have been opened with `O_EXCL`.
     ///
     /// # Errors
     /// As there; [`OpenError::InUse`] at once.
@@ -279,7 +279,7 @@ impl Opened {
         Self::pretended_over(File::open("/dev/null").expect("/dev/null"))
     }
 
-    /// The same with a file that the test chooses.
+    /// A drive for tests, over a file that the test chooses.
     #[cfg(test)]
     pub(crate) fn pretended_over(file: File) -> Self {
         Self {
@@ -360,8 +360,9 @@ fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Re
     Ok((file, found.is_none()))
 }
 
-/// Repeats what fails because the drive is in use. A process that was killed has its rings taken apart, and so its
-/// drives released, a little after it is gone: whoever restarts the daemon at once shall not be told that.
+/// Repeats an attempt that fails because the drive is in use. The kernel takes a killed process's rings apart, and so
+/// releases its drives, a little after the process is gone. A daemon that is restarted at once must not fail because of
+/// that.
 fn patiently<T>(mut tries_left: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         let outcome = attempt();

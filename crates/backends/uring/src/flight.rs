@@ -42,7 +42,7 @@ struct Zeroes([u8; ZEROES_BYTES]);
 
 static ZEROES: Zeroes = Zeroes([0; ZEROES_BYTES]);
 
-/// The same, for whoever writes it without a ring.
+/// The zeros, for writing them without a ring.
 pub(crate) fn zeroes() -> &'static [u8] {
     &ZEROES.0
 }
@@ -215,7 +215,7 @@ impl Flight {
         Entry::Short(entry)
     }
 
-    /// The same of an NVMe command, which is kept to what the drive takes at once.
+    /// The entry of an NVMe command, limited to what the drive takes at once.
     fn nvme_entry(
         &mut self,
         iovecs: &mut Vec<Iovec>,
@@ -395,7 +395,7 @@ fn no_bounce() -> squeue::Entry {
     opcode::Nop::new().build()
 }
 
-/// A list of so many bytes of zeros, or as many as one list has.
+/// A list of `len_bytes` of zeros, or as many as one list has.
 fn name_zeroes(iovecs: &mut Vec<Iovec>, len_bytes: u64) {
     iovecs.clear();
     iovecs.extend((0..len_bytes).step_by(ZEROES_BYTES).take(MAX_IOVECS).map(|at| Iovec {
@@ -404,7 +404,7 @@ fn name_zeroes(iovecs: &mut Vec<Iovec>, len_bytes: u64) {
     }));
 }
 
-/// Keeps so many bytes of a list; returns how many it has.
+/// Cuts a list to `len_bytes`; returns how many it has.
 fn cut(iovecs: &mut Vec<Iovec>, len_bytes: u64) -> u64 {
     let mut kept_bytes = 0;
     for at in 0..iovecs.len() {

@@ -1,4 +1,4 @@
-//! Who must learn of a failed flush.
+//! Failed flushes: which tenants must learn of each.
 //!
 //! All tenants' commands go through one open file description, and the kernel tells a description of a write-back
 //! error once: whichever tenant's flush comes first takes it, and the next one's succeeds although writes of its tenant
@@ -55,7 +55,7 @@ impl Flushes {
         Arc::clone(table.tenants.entry(tenant).or_insert_with(|| Arc::new(Uncovered(AtomicU64::new(NONE)))))
     }
 
-    /// The drive failed to make durable what it had acknowledged: whoever wrote it will learn of that.
+    /// The drive failed to make acknowledged writes durable. Each tenant that wrote to it will learn of that.
     pub fn failed(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }

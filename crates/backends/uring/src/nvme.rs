@@ -124,17 +124,17 @@ impl Namespace {
         self.most.discarded > 0
     }
 
-    /// How much of so many bytes one command moves.
+    /// How many of the bytes left one command moves.
     pub fn moved_bytes(&self, left_bytes: u64) -> u64 {
         left_bytes.min(self.most.moved)
     }
 
-    /// How much of so many bytes one command zeroes.
+    /// How many of the bytes left one command zeroes.
     pub fn zeroed_bytes(&self, left_bytes: u64) -> u64 {
         left_bytes.min(self.most.zeroed)
     }
 
-    /// How much of so many bytes one command discards.
+    /// How many of the bytes left one command discards.
     pub fn discarded_bytes(&self, left_bytes: u64) -> u64 {
         left_bytes.min(self.most.discarded)
     }

@@ -19,7 +19,7 @@ use crate::kernel_ring::KernelRing;
 /// Most entries that the kernel gives a ring.
 const MAX_ENTRIES: u32 = 32_768;
 
-/// What is still registered once a ring runs (io_uring.h): somebody who wants to be woken, and the farewell.
+/// Registrations that are still allowed once a ring runs (io_uring.h): an eventfd to wake a poller, and the farewell.
 const IORING_UNREGISTER_FILES: u8 = 3;
 const IORING_REGISTER_EVENTFD: u8 = 4;
 
@@ -59,7 +59,7 @@ impl Ring {
         let no_ring = |source| OpenError::NoRing { source };
         let namespace = drive.namespace.as_ref();
         let uring = KernelRing::new(depth.clamp(1, MAX_ENTRIES), namespace.is_some()).map_err(no_ring)?;
-        // The block device's too: whoever has it for himself does so until the last command is over.
+        // The block device's too: its exclusive opener keeps it until the last command is over.
         let files: Vec<_> =
             std::iter::once(&drive.file).chain(namespace.map(|it| &it.file)).map(AsRawFd::as_raw_fd).collect();
         uring.submitter().register_files(&files).map_err(no_ring)?;

@@ -24,7 +24,7 @@ pub struct Uring {
     bounces: Bounces,
     /// Commands that ended when they were submitted: refused, or moved at once.
     ready: VecDeque<(HwqId, Done)>,
-    /// Signalled by every ring, once somebody asked for it.
+    /// Signalled by every ring, once a poller asked for it.
     wake: Option<OwnedFd>,
 }
 

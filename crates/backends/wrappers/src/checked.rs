@@ -7,10 +7,12 @@ use std::os::fd::BorrowedFd;
 use guest_memory::{Mapping, Refused};
 use io_model::{Backend, Done, HwqId, Io, IoBuf, Nanos, Op, TenantId};
 
-/// Panics if whoever submits breaks the contract of [`Backend`]: more commands than a queue holds, a tag that is in
-/// flight already, a buffer that is not as long as the range, a command into memory that its tenant was not given;
-/// memory that is taken back while a command points into it, or that was never given. What is in the contract but no
-/// fault of the caller's (a range or a queue that does not exist) passes: the drive below refuses it.
+/// Panics if its caller breaks the contract of [`Backend`].
+///
+/// It checks for more commands than a queue holds, a tag that is in flight already, a buffer that is not as long as the
+/// range, and a command into memory that its tenant was not given. It also checks for memory that is taken back while a
+/// command points into it, or that was never given. Faults that the contract allows a caller (a range or a queue that
+/// does not exist) pass: the drive below refuses them.
 pub struct Checked<B> {
     inner: B,
     in_flight: HashMap<u32, Flight>,

@@ -73,8 +73,8 @@ impl<B: Backend, R: FnMut(&Command) -> Nanos> Backend for Delay<B, R> {
         }
     }
 
-    /// With delayed completions this is their time, also where the drive below can't tell its own: whoever sleeps is
-    /// woken for those by [`Backend::wake_fd`].
+    /// The time of the next delayed completion, even if the drive below can't tell its own. [`Backend::wake_fd`] wakes
+    /// a sleeping poller for the drive's.
     fn next_event(&self) -> Option<Nanos> {
         let late = self.late.first_key_value().map(|((at, _), _)| *at);
         late.into_iter().chain(self.inner.next_event()).min()

@@ -27,13 +27,13 @@ pub struct Fault {
     pub tenant: Option<TenantId>,
     /// Only those with a byte in this range of their tenant's own disk. A flush has none.
     pub in_tenant: Option<Range<u64>>,
-    /// The same of the drive.
+    /// Only commands to this range of the drive.
     pub in_drive: Option<Range<u64>>,
     /// Only those submitted then or later.
     pub from: Nanos,
-    /// Of all that the fields above name, so many pass first.
+    /// The number of matching commands that pass before the first one fails.
     pub spared: u64,
-    /// Then every so manieth, the first included; at least 1.
+    /// After these, every n-th matching command fails, the first included. At least 1.
     pub every: u64,
 }
 

@@ -42,7 +42,7 @@ fn reap(backend: &mut impl Backend, now: Nanos) -> BTreeMap<u32, Outcome> {
 fn a_delay_counts_from_when_the_drive_below_is_done() {
     let memory = ram();
     let slow = |command: &Command| if command.op == Op::Write { Nanos(500) } else { Nanos(0) };
-    // The same twice: the delays add up.
+    // Twice the delay: the delays add up.
     let mut backend = Delay::new(Delay::new(queues(), slow), slow);
     submit(&mut backend, 1, OURS.command(Op::Write, 0, 512), &memory, Nanos(0));
     submit(&mut backend, 2, OURS.command(Op::Read, 0, 512), &memory, Nanos(0));

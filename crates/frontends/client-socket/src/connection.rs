@@ -59,7 +59,7 @@ pub trait Protocol {
     const HEADER_BYTES: usize;
     /// File descriptors that one message can bring.
     const MAX_FDS: usize;
-    /// Once so many bytes of replies wait for the client to read them, no more of its messages are taken.
+    /// While this many bytes of replies wait for the client to read them, no more of its messages are taken.
     const MAX_UNREAD_BYTES: usize;
 
     /// Where its messages end, for a keeper of its clients. `None`: they can't be kept.
@@ -128,7 +128,7 @@ pub trait Protocol {
 /// What becomes of what a client said.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Keeping {
-    /// Its last message is to be repeated to whoever serves it next.
+    /// Its last message must be repeated to the next daemon that serves it.
     pub keep: bool,
     /// These, by their numbers, need not be any more.
     pub forget: Vec<u64>,

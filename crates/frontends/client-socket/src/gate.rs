@@ -68,8 +68,8 @@ mod answer {
 pub struct Gate {
     /// New clients go here; the gate ends when it is closed.
     control: OwnedFd,
-    /// Kept, so that it is a zombie, not somebody else's number, if it ends before us. It only keeps the gate proper
-    /// running: whoever kills that has another one a moment later.
+    /// Kept so that the process becomes a zombie if it ends first, and its number is not reused. It only keeps the gate
+    /// proper running: if that is killed, another one starts a moment later.
     _process: Mutex<Child>,
     devices: AtomicU64,
     disposals: AtomicU64,
@@ -85,7 +85,7 @@ impl Gate {
         let (ours, theirs) = pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("evenkeeld-gate").arg(ARGUMENT).args(arguments);
-        // Nothing that somebody waits for to be closed: it may outlive the daemon.
+        // Pass no inherited descriptor on: the process may outlive the daemon, and would keep it open.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let process = Mutex::new(command.spawn()?);
         Ok(Arc::new(Self {

@@ -47,12 +47,12 @@ pub enum BindError {
     BadDevice { name: String, why: String },
 }
 
-/// Whom a socket is for. The daemon itself and root are always let in.
+/// The users that may connect to a socket. The daemon itself and root always may.
 #[derive(Debug, Clone, Copy)]
 pub struct Access {
-    /// Whose the socket is in the file system; `None`: the daemon's user's.
+    /// Owner of the socket in the file system. `None`: the daemon's user.
     pub user: Option<u32>,
-    /// Whose group; `None`: that of the daemon.
+    /// Group of the socket in the file system. `None`: the daemon's group.
     pub group: Option<u32>,
     /// Permission bits: who may connect needs write permission (unix(7)).
     pub mode: u32,
@@ -109,7 +109,7 @@ impl AsFd for Accepted {
 impl Drop for Accepted {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
-        // Somebody else may have it too, and the client is to see that it is over.
+        // Another process may have the socket too, and the client must see that it is over.
         let _ = shutdown(&fd, Shutdown::Both);
         if let Some(gate) = &self.gate {
             gate.dispose(fd);
@@ -183,7 +183,7 @@ impl Listener {
             Some(Held { has_client, memory, socket }) if is_there => {
                 (Self::over(socket, path, access)?, has_client, memory)
             }
-            // Somebody removed it from the file system: nobody can have come by it since.
+            // The socket was removed from the file system, so no client can have connected to it since.
             Some(Held { has_client, memory, .. }) => (Self::bind(path, access)?, has_client, memory),
             None => (Self::bind(path, access)?, false, Vec::new()),
         };
@@ -213,7 +213,7 @@ impl Listener {
         self.kept.as_ref().is_some_and(Kept::is_well_kept)
     }
 
-    /// The keeper is gone, and what it had: clients are this process's alone from now on.
+    /// The keeper is gone with its data: from now on clients belong to this process alone.
     pub(crate) fn lost_keeper(&self) {
         self.kept.iter().for_each(Kept::lost);
     }
@@ -226,7 +226,7 @@ impl Listener {
         }
     }
 
-    /// Closes a client's socket that somebody else has too.
+    /// Closes a client's socket that another process has too.
     pub(crate) fn dispose(&self, socket: OwnedFd) {
         if let Some(gate) = self.gate.get() {
             gate.dispose(socket);
@@ -372,7 +372,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, of: SocketType) -> Result
     let probe = socket(of).map_err(os("create a socket for"))?;
     match connect(&probe, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(os("remove the stale socket")),
-        // Somebody listens; AGAIN says that their queue of new clients is full, PROTOTYPE that it is another sort.
+        // A process listens. AGAIN: its queue of new clients is full. PROTOTYPE: it is a socket of another type.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(BindError::InUse { path: path.to_owned() }),
         Err(errno) => Err(os("connect to")(errno.into())),
     }

@@ -1,6 +1,6 @@
 //! Log lines, and what each is about.
 //!
-//! Whoever takes them keeps a client from filling a disk with them: it knows all devices, and how much is too much.
+//! The sink keeps a client from filling a disk with log lines: it knows all devices, and how much is too much.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub enum Level {
     /// Something happened as it should.
     Info,
-    /// Somebody did something wrong.
+    /// A client or an operator did something wrong.
     Warn,
 }
 
-/// How much a log line matters, and whom it concerns: for whoever sorts lines. The line itself says it in words.
+/// How much a log line matters, and which tenant it is about, for sorting lines. The line itself says it in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About<'a> {
     /// How much it matters.
@@ -63,7 +63,7 @@ impl Log {
         (self.sink)(Level::Info.of_tenant(&self.device), line);
     }
 
-    /// Somebody did something wrong.
+    /// Logs that a client did something wrong.
     pub fn warn(&self, line: &str) {
         (self.sink)(Level::Warn.of_tenant(&self.device), line);
     }

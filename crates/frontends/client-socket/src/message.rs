@@ -17,7 +17,7 @@ pub const MAX_FDS: usize = 32;
 /// A message, whole or in part.
 #[derive(Debug)]
 pub enum Received {
-    /// So many bytes, with these descriptors.
+    /// A number of bytes, with these descriptors.
     Bytes(usize, Vec<OwnedFd>),
     /// Nothing now.
     Nothing,
@@ -54,9 +54,9 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result
 
 /// What waits in a socket.
 pub enum Waiting {
-    /// So many bytes at least, without descriptors.
+    /// At least this many bytes, without descriptors.
     Plain(usize),
-    /// So many bytes, and descriptors with them.
+    /// At least this many bytes, with descriptors.
     WithFds(usize),
     /// Nothing now.
     Nothing,

@@ -333,7 +333,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         true
     }
 
-    /// Why a client is to be sent away, if somebody asked for that.
+    /// Why the client must be disconnected, if another thread asked for that.
     pub(crate) fn asked_to_end(&self, session: &Session) -> Option<Closed<P::Error>> {
         if self.control.is_stopping() {
             return Some(Closed::Asked("the device is taken off its socket".into()));

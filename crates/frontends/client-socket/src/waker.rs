@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// An eventfd that wakes whoever waits until it is readable. Any thread may wake, none ever blocks.
+/// An eventfd that wakes the threads that wait until it is readable. Any thread may wake, none ever blocks.
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// One that nobody has woken yet.
+    /// Creates a waker that is not signalled.
     ///
     /// # Errors
     /// The kernel has no descriptor or no memory left.

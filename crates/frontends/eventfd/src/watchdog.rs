@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_millis(1);
 /// Looks that found no writes, before the watchdog waits to be woken: writes that come often wake nobody.
 const IDLE_LOOKS: u32 = 4;
 
-/// Ends the wait in a system call, and nothing else. Ignored by whoever has no handler for it.
+/// Ends the wait in a system call, and nothing else. Processes without a handler ignore it.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// A thread that writes.

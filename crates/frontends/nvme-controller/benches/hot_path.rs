@@ -60,7 +60,7 @@ fn main() {
     }
 }
 
-/// What a look at a tenant takes that has so many queues and does nothing, one of so many in turn.
+/// The time of a look at an idle tenant with this many queues, one of this many tenants in turn.
 fn look_ns(queues: u16, tenants: u16) -> f64 {
     const LOOKS: u32 = 20_000;
     let host = |_| {

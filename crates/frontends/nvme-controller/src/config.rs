@@ -19,7 +19,7 @@ pub const MAX_NAMESPACES: u32 = 32;
 pub enum Doorbells {
     /// The guest stores into the page itself.
     Mapped,
-    /// Somebody else stores what the guest wrote; event indexes then tell when it need not write.
+    /// Another thread stores what the guest wrote. Event indexes then tell the guest when it need not write.
     Trapped,
 }
 
@@ -59,7 +59,7 @@ pub struct ControllerConfig {
     pub firmware: String,
     /// NVMe qualified name of the subsystem: at most 223 bytes.
     pub subnqn: String,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub tenant: TenantId,
     /// Its disks by NSID: 1 to [`MAX_NAMESPACES`], each once. The usual controller has one, NSID 1.
     pub namespaces: Vec<(u32, NamespaceConfig)>,

@@ -99,8 +99,8 @@ pub struct Controller<I: Interrupts> {
 }
 
 impl<I: Interrupts> Controller<I> {
-    /// A controller as after power on, with no guest memory. `doorbells` is the 4 KiB page that the guest,
-    /// or whoever catches its accesses, writes: the part of BAR0 from 0x1000, 4 bytes per doorbell.
+    /// A controller as after power on, with no guest memory. `doorbells` is the 4 KiB page that the guest, or the
+    /// thread that traps its accesses, writes: the part of BAR0 from 0x1000, 4 bytes per doorbell.
     pub fn new(mut config: ControllerConfig, doorbells: Arc<Mapping>, interrupts: I) -> Result<Self, ConfigError> {
         config.check()?;
         if doorbells.len_bytes() != DOORBELL_BYTES || !doorbells.is_writable() {
@@ -454,9 +454,9 @@ impl<I: Interrupts> Controller<I> {
         !self.irq.is_on() && self.regs.int_mask & 1 == 0 && !self.pci.pin_disabled()
     }
 
-    /// Doorbells that can bring work without a message, each with the value that was last acted on: for whoever
-    /// keeps watch while the poller sleeps. All of them are on the doorbell page, never in guest memory, and say what
-    /// was rung since the last [`set_wakeup`](io_model::Source::set_wakeup). None where doorbells are trapped.
+    /// Doorbells that can bring work without a message, each with the value that was last acted on. A thread watches
+    /// them while the poller sleeps. All are on the doorbell page, never in guest memory, and show what was rung since
+    /// the last [`set_wakeup`](io_model::Source::set_wakeup). None if doorbells are trapped.
     pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
         if self.config.doorbells == Doorbells::Mapped && !self.stopped {
             self.queues.doorbells(out);

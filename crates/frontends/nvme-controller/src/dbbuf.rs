@@ -1,11 +1,11 @@
-//! Where doorbells live: the doorbell page, and the shadow page and event indexes that a guest may set
+//! Doorbells in memory: the doorbell page, and the shadow page and event indexes that a guest may set
 //! up in its own memory (Doorbell Buffer Config, NVMe Base 2.0, 5.8 and B.5).
 //!
-//! An I/O queue reads the shadow once there is one; the admin queue stays on the doorbell page. An
-//! event index tells the guest at which value it has to write the register too. Before sleeping we set it to where we
-//! stand, so that the very next entry rings: whoever keeps watch then looks at the doorbell page alone, which is ours,
-//! and never at memory that the guest could make it wait for. Awake, and where a register write is trapped, we keep it
-//! just behind, so that the guest does not reach it; a store to a mapped page costs the guest nothing.
+//! An I/O queue reads the shadow once there is one; the admin queue stays on the doorbell page. An event index tells
+//! the guest at which value it must write the register too. Before it sleeps, the controller sets it to the current
+//! value, so that the very next entry rings. The watching thread then looks only at the doorbell page, which is the
+//! daemon's, and never at guest memory, which could block it. While awake, and where register writes are trapped, the
+//! index stays just behind, so that the guest does not reach it. A store to a mapped page costs the guest nothing.
 
 use std::sync::Arc;
 

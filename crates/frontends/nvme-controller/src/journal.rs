@@ -1,5 +1,6 @@
-//! What must outlive the process that serves a guest: the controller's state, and each command that was fetched and not
-//! completed, in memory that somebody else keeps.
+//! The journal: what must outlive the process that serves a guest, in memory that another process keeps.
+//!
+//! It has the controller's state, and each command that was fetched and not completed.
 //!
 //! Whatever instruction a process dies at, what it left here and in the guest's rings says what is to be done. A
 //! process's stores become visible in their order (x86-64), so it takes an order of stores, and no more:
@@ -13,7 +14,7 @@
 //!
 //! Executing a command again is right for all that NVM has: it was not completed, so its data are the guest's still.
 //!
-//! It may be read by who serves the guest next, who believes none of it unseen: see `recover`.
+//! The guest's next server may read it, but believes none of it unchecked: see `recover`.
 
 use std::sync::Arc;
 
@@ -58,11 +59,11 @@ fn table_bytes(depth: u16) -> u64 {
 pub(crate) enum Word {
     /// Nothing was ever in it.
     Unused,
-    /// A command that was the so-manieth of its queue, from 1.
+    /// A command in flight, with its number within its queue, from 1.
     InFlight(u64),
-    /// One that was completed.
+    /// A completed command.
     Done(u64),
-    /// One that ended with this status, and whose completion queue could not be reached.
+    /// A command that ended with this status, and whose completion queue could not be reached.
     Parked(u64, u16),
 }
 
@@ -152,7 +153,7 @@ impl Journal {
         Ok(this)
     }
 
-    /// One that somebody began.
+    /// A journal that another process began.
     ///
     /// # Errors
     /// As [`Journal::begin`].
@@ -168,7 +169,7 @@ impl Journal {
         self.put_in_force(bytemuck::bytes_of(state));
     }
 
-    /// The same, as the version before this one has it.
+    /// Records the state in the layout of the previous version.
     pub fn record_as_before(&mut self, state: &ControllerState) {
         self.put_in_force(&previous::write(state));
     }
@@ -230,7 +231,7 @@ impl Journal {
         self.store(TAILS + u64::from(cq.at.qid) * TAIL_BYTES, last | tail);
     }
 
-    /// The same as it was noted.
+    /// The tail of a completion queue as it was recorded.
     pub fn tail(&self, cqid: u16) -> Option<Tail> {
         let bits = self.memory.load_u64(TAILS + u64::from(cqid) * TAIL_BYTES)?;
         let (sqid, slot, number) = ((bits >> 17 & 0x7f) as u16, (bits >> 24) as u16, bits >> LAST_SHIFT);

@@ -2,7 +2,7 @@
 //!
 //! A vector may be masked in three places: the function mask, its table entry, and the wiring (a VMM
 //! that handles the table by itself masks by message and never writes our table; that is why a table
-//! entry counts as masked only after somebody wrote it, although it reads as masked from reset on).
+//! entry counts as masked only after it was written, although it reads as masked from reset on).
 
 use nvme_spec::pci::msix;
 
@@ -31,7 +31,7 @@ pub(crate) struct Msix<I> {
     /// The wiring delivers MSI-X although the capability is not enabled.
     pub armed: bool,
     pub table: [u8; TABLE_BYTES],
-    /// Table entries whose vector control somebody wrote.
+    /// Table entries whose vector control was written.
     pub written: u128,
     /// Vectors masked by the wiring.
     pub wire_masked: u128,

@@ -35,7 +35,7 @@ impl Blocks {
     }
 }
 
-/// One that is attached.
+/// An attached namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     config: NamespaceConfig,
@@ -114,7 +114,7 @@ impl Namespaces {
         (1..).zip(&self.by_nsid).filter_map(|(nsid, namespace)| Some((nsid, namespace.as_ref()?)))
     }
 
-    /// The same.
+    /// All namespaces with their identifiers, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Namespace)> {
         (1..).zip(&mut self.by_nsid).filter_map(|(nsid, namespace)| Some((nsid, namespace.as_mut()?)))
     }
@@ -159,7 +159,7 @@ impl Namespaces {
         self.iter().filter_map(|(_, namespace)| namespace.format.as_deref())
     }
 
-    /// The same.
+    /// All formats that are under way, mutable.
     pub fn formats_mut(&mut self) -> impl Iterator<Item = &mut Format> {
         self.iter_mut().filter_map(|(_, namespace)| namespace.format.as_deref_mut())
     }

@@ -73,7 +73,7 @@ enum Body {
     /// Answered by [`Body::Deleted`] once nothing of it is in flight.
     DeleteSq(u16),
     Deleted(u16),
-    /// Nothing is in flight since so many resets and shutdowns.
+    /// Nothing is in flight since this many resets and shutdowns.
     Quiet(u32),
     /// Answered by [`Body::Heard`], before which nothing of the kind is told again.
     InvalidDoorbell,
@@ -229,8 +229,8 @@ impl<I: Interrupts> Controller<I> {
         self.config.part
     }
 
-    /// Something for another part, and its number: whoever wires them carries it to [`hear`](Self::hear) there, from
-    /// one part to another in the order in which it was taken.
+    /// A message for another part, and that part's number. The controller's user passes it to [`hear`](Self::hear)
+    /// there, between each two parts in the order in which they were taken.
     pub fn take_message(&mut self) -> Option<(u16, PartMessage)> {
         let outbox = &mut self.parts.outbox;
         if outbox.is_empty() { None } else { Some(outbox.remove(0)) }

@@ -227,8 +227,8 @@ impl Sq {
         Some(sqe)
     }
 
-    /// Asks the cache for the entry so many after the head, which the host's core has. Only for what is known to be
-    /// written: that core would fetch it back otherwise.
+    /// Prefetches the entry `ahead` after the head, which is in the cache of the host's core. Only for entries that are
+    /// known to be written: that core would fetch it back otherwise.
     #[inline]
     fn ask_for(&self, ahead: u16) {
         let Some(view) = &self.view else { return };
@@ -350,7 +350,7 @@ impl Entry {
         Self::of(self.high).1
     }
 
-    /// The same with another head of its submission queue.
+    /// The completion with another head of its submission queue.
     pub fn with_head(self, sqhd: u16) -> Self {
         Self { high: self.high & !0xffff | u64::from(sqhd), ..self }
     }

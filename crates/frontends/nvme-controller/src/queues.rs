@@ -36,7 +36,7 @@ pub(crate) struct Queues {
     end: usize,
     /// Submission queues that may be fetched from.
     pub live: u128,
-    /// The same as VQs.
+    /// The queues as VQs, as a bit set.
     pub shown: u128,
     /// Picks among the I/O queues, by identifier, while they are one VQ. Boxed: most guests have none.
     pub arbiter: Option<Box<Arbiter>>,
@@ -51,7 +51,7 @@ pub(crate) struct Queues {
     pub doorbells: DoorbellPages,
     /// Completions of admin commands that are not posted yet: what they say must be recorded first.
     pub outbox: Vec<Entry>,
-    /// What outlives this process, if somebody keeps it.
+    /// What outlives this process, if it is kept elsewhere.
     pub journal: Option<Journal>,
 }
 
@@ -218,8 +218,8 @@ impl Queues {
         }
     }
 
-    /// Whose the last completion of a queue was is known no more: the word of each says that it is done, and another
-    /// command may come to have its number.
+    /// Forgets which command a queue's last completion belonged to: the word of each says that it is done, and another
+    /// command may get its number.
     pub fn forget_last(&mut self, cqid: u16) {
         if let (Some(journal), Some(cq)) = (&self.journal, self.cqs.get(usize::from(cqid)).and_then(Option::as_ref)) {
             journal.posted(cq, (0, 0, 0));

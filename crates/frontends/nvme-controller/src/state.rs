@@ -1,7 +1,7 @@
 //! Everything that a guest can see of its controller as one block of plain data, but for its I/O commands: what
 //! [`journal`](crate::journal) keeps of it, from which a fresh controller goes on.
 //!
-//! Not in it: guest memory (the VMM maps it again, or whoever kept it; queues are halted until then), and the
+//! Not in it: guest memory (the VMM, or the process that kept it, maps it again; queues are halted until then), and the
 //! contents of the doorbell page (it must be the same memory).
 
 use bytemuck::{Pod, Zeroable};
@@ -16,8 +16,8 @@ use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
-/// Changes with the layout below, and with that of the journal. What the version before had is read too, and
-/// [left](Controller::leave) for whoever goes on.
+/// Changes with the layout below, and with that of the journal. The previous version's layout is read too, and
+/// [left](Controller::leave) for the next daemon.
 pub const STATE_VERSION: u8 = 5;
 
 /// "evenkeel", and the version.
@@ -39,7 +39,7 @@ pub enum StateError {
     Queues {
         /// I/O queues at most of the one that is saved.
         were: u16,
-        /// The same of the one that is to be.
+        /// The most I/O queues of the new controller.
         are: u16,
     },
     /// It contradicts itself or the configuration.
@@ -102,7 +102,7 @@ pub(crate) struct FormatState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct ControllerState {
     pub(crate) magic: u64,
-    /// Whose it is.
+    /// Serial number of the controller that it belongs to.
     pub(crate) serial: [u8; 20],
     /// What the journal's tables are laid out for.
     pub(crate) max_io_queues: u16,

@@ -240,8 +240,8 @@ impl<I: Interrupts> Controller<I> {
     }
 }
 
-/// What a submission queue had in flight, to be executed again in the order in which it was fetched; what it had
-/// parked is returned.
+/// Takes over a submission queue's commands in flight, to be executed again in the order in which they were fetched.
+/// Returns its parked commands.
 fn inherit(sq: &mut Sq, last: Tail, journal: &Journal) -> Option<Vec<Parked>> {
     let qid = sq.at.qid;
     let (mut again, mut parked) = (Vec::new(), Vec::new());

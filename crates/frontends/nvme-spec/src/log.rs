@@ -166,7 +166,7 @@ pub struct SanitizeLog {
     pub etbe: u32,
     /// Estimated time for crypto erase.
     pub etce: u32,
-    /// The same three where nothing is deallocated.
+    /// The three estimates above, without deallocation.
     pub no_deallocate: [u32; 3],
     /// Reserved.
     pub reserved32: [u8; 480],

@@ -1,7 +1,7 @@
-//! What Evenkeel's controllers add in the places that the specification leaves to vendors: with CC.AMS = 111b, deficit
-//! round robin. Urgent queues come first, as in weighted round robin; the others take turns of so many *bytes*
-//! as their class's quantum says. Whoever wants it must see [`SIGNATURE`] first: elsewhere the same values mean other
-//! things.
+//! Evenkeel's own additions where the specification leaves room for vendors: deficit round robin, with CC.AMS = 111b.
+//!
+//! Urgent queues come first, as in weighted round robin. The others take turns, and a turn is the quantum of the class
+//! in *bytes*. A driver must check [`SIGNATURE`] first: in other controllers these values mean other things.
 
 /// Start of the vendor specific area of Identify Controller (byte 3072), in text for those who print it.
 pub const SIGNATURE: &[u8; 24] = b"evenkeel:ams7=drr,fid=C0";

@@ -49,7 +49,7 @@ pub enum HelperError {
 #[derive(Debug)]
 pub struct Helper {
     socket: OwnedFd,
-    /// Kept, so that it is a zombie, not somebody else's number, if it ends before us.
+    /// Kept so that the process becomes a zombie if it ends first, and its number is not reused.
     _process: Mutex<Child>,
 }
 
@@ -58,7 +58,7 @@ pub struct Helper {
 pub struct Wanted<'a> {
     /// The disk's name.
     pub name: &'a str,
-    /// Which disk of which drive, for whoever serves it after us: see [`mark`].
+    /// Identifies the disk and its drive to the next daemon that serves it: see [`mark`].
     pub mark: u64,
     /// What it is like.
     pub shape: Shape,
@@ -134,14 +134,14 @@ impl Helper {
         self.ask(&request).map(drop)
     }
 
-    /// Deletes a device, whoever has it open; waits for nothing. Later requests about the disk wait for that.
+    /// Deletes a device, even if it is open. Waits for nothing; later requests about the disk wait for the deletion.
     pub fn delete(&self, name: &str, mark: u64, id: u32) {
         let request = Request { dev_id: id, ..request(verb::DELETE, name, mark) };
         // A helper that is gone deletes nothing; the next daemon does.
         let _ = send(&self.socket, [bytes_of(&request), &[]], None);
     }
 
-    /// Deletes a device unless somebody has it open; `true`: somebody has, and it waits for the next daemon.
+    /// Deletes a device unless it is open. `true`: it is open, and waits for the next daemon.
     ///
     /// # Errors
     /// The driver refused.
@@ -150,7 +150,7 @@ impl Helper {
         Ok(answer.is_open != 0)
     }
 
-    /// Whether somebody has a device open.
+    /// Whether a device is open.
     ///
     /// # Errors
     /// It is not there any more.

@@ -22,11 +22,11 @@ pub mod verb {
     pub const OPEN: u32 = 1;
     /// Have it appear: its queues are served.
     pub const START: u32 = 2;
-    /// Delete it, whoever has it open.
+    /// Delete it, even if it is open.
     pub const DELETE: u32 = 3;
-    /// Delete it unless somebody has it open.
+    /// Delete it unless it is open.
     pub const PART: u32 = 4;
-    /// Does somebody have it open?
+    /// Ask whether it is open.
     pub const IS_OPEN: u32 = 5;
 }
 
@@ -38,9 +38,9 @@ pub struct Request {
     pub verb: u32,
     /// Which device; of no meaning to [`verb::OPEN`].
     pub dev_id: u32,
-    /// Whose device, in the driver's memory.
+    /// Identifies the device, in the driver's memory.
     pub mark: u64,
-    /// Who serves it.
+    /// Process that serves it.
     pub pid: i32,
     /// 1: it is another server's that goes on.
     pub is_recovered: u16,
@@ -70,7 +70,7 @@ pub struct Answer {
     pub queues: u16,
     /// 1: another server's that is to go on.
     pub is_recovered: u8,
-    /// 1: somebody has it open.
+    /// 1: it is open.
     pub is_open: u8,
     /// 0.
     pub pad: u32,

@@ -28,7 +28,7 @@ pub trait Kernel: Send {
     fn next(&mut self) -> Option<(u16, i32)>;
 }
 
-/// Whose a tag is.
+/// The holder of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     /// The kernel has it, until there is a request.
@@ -178,7 +178,8 @@ impl<K: Kernel> Queue<K> {
         }
     }
 
-    /// Nothing is fetched any more. What waits stays the kernel's: whoever serves the device next is given it.
+    /// Nothing is fetched any more. Waiting requests stay with the kernel, which gives them to the device's next
+    /// server.
     pub fn stop(&mut self) {
         self.is_stopped = true;
     }

@@ -174,7 +174,7 @@ impl<K: Kernel> Source for Queues<K> {
         self.queues.iter_mut().for_each(Queue::submit);
     }
 
-    /// The driver wakes whoever sleeps by itself: what it has for a thread ends the thread's system call.
+    /// The driver wakes a sleeping thread by itself: a request for it ends the thread's system call.
     fn set_wakeup(&mut self, _wanted: bool) {}
 }
 

@@ -14,7 +14,7 @@ use crate::queue::Kernel;
 use crate::shape::Shape;
 use crate::spec::{IoCmd, IoDesc, descriptors_at, op};
 
-/// A queue of a device. Whoever calls [`Kernel::submit`] first is the thread that the driver takes answers from.
+/// A queue of a device. The driver takes answers only from the thread that calls [`Kernel::submit`] first.
 pub struct Ring {
     uring: IoUring,
     queue: u16,

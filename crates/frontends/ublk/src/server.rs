@@ -92,7 +92,7 @@ pub fn serve(socket: impl AsFd) {
                 Err(Failed(errno, text)) => (Answer { errno, ..Answer::default() }, text, None),
             };
             let text = &text.as_bytes()[..text.len().min(TEXT_BYTES)];
-            // Who asked may have given up.
+            // The asking thread may have given up.
             let _ = send(&reply, [bytes_of(&answer), text], file.as_ref().map(AsFd::as_fd));
         };
         // Without a thread the reply's socket closes, which is an answer.
@@ -312,7 +312,7 @@ fn start(control: &mut Control, request: &Request, name: &str) -> Result<(), Fai
     })
 }
 
-/// Also of one that somebody has open: who does gets errors.
+/// Works for an open device, too: its users get errors.
 fn delete(control: &mut Control, name: &str, info: &DevInfo) -> Result<(), Failed> {
     let id = info.dev_id;
     if linked(name) == Some(id) {
@@ -336,7 +336,7 @@ fn linked(name: &str) -> Option<u32> {
     std::fs::read_link(link(name)).ok()?.to_str()?.strip_prefix("../ublkb")?.parse().ok()
 }
 
-/// In one step: whoever looks finds the former one or this.
+/// Replaces the link in one step: a reader finds the old one or the new one.
 fn set_link(name: &str, id: u32) -> io::Result<()> {
     std::fs::create_dir_all(DIRECTORY)?;
     let new = Path::new(DIRECTORY).join(format!(".{name}.new"));

@@ -54,11 +54,11 @@ pub struct DevInfo {
     pub pad1: u32,
     /// See [`feature`].
     pub flags: u64,
-    /// The server's own: the driver keeps it for whoever asks.
+    /// For the server's own use: the driver stores it and returns it.
     pub ublksrv_flags: u64,
-    /// Who made it.
+    /// User that created it.
     pub owner_uid: u32,
-    /// The same.
+    /// Group of that user.
     pub owner_gid: u32,
     /// Zero.
     pub reserved1: u64,

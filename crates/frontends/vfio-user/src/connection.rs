@@ -229,7 +229,7 @@ impl ClientState {
     }
 }
 
-/// What a request does, if it is done, that whoever serves the client next has to hear of.
+/// The lasting effect of a request that is carried out, which the client's next server must know.
 fn lasting(request: &Request) -> Option<Lasting> {
     match request {
         Request::DmaMap { iova, len_bytes, .. } => Some(Lasting::Map { iova: *iova, len_bytes: *len_bytes }),

@@ -22,9 +22,9 @@ const MAX_IRQS: u32 = 2048;
 /// Bounds a GET_REGION_INFO reply; SPDK's client has room for 8 areas.
 const MAX_AREAS: usize = 8;
 
-/// What the server calls, on the device's own thread; a call may block until whoever owns the device's state has done
-/// what it asks for. Calls come in the order of the client's messages, between one [`connected`](Self::connected) and
-/// one [`disconnected`](Self::disconnected).
+/// Called by the server, on the device's own thread. A call may block until the owner of the device's state has done
+/// it. Calls come in the order of the client's messages, between a [`connected`](Self::connected) and a
+/// [`disconnected`](Self::disconnected).
 pub trait Device: Send {
     /// A client attached.
     fn connected(&mut self, session: Session);
@@ -32,9 +32,9 @@ pub trait Device: Send {
     /// Does what the client asks. Its next request is not read before this returns.
     fn request(&mut self, request: Request) -> Reply;
 
-    /// A client that [is held](Session::is_held) has repeated what it had said: its memory is mapped again, and its
-    /// interrupts have their eventfds. For so long nobody served it. A device that keeps no state for this has nothing
-    /// to go on with.
+    /// A client that [is held](Session::is_held) has repeated its messages: its memory is mapped again, and its
+    /// interrupts have their eventfds. For `_alone` it was not served. A device that keeps no state for this can't go
+    /// on.
     fn restored(&mut self, _alone: Duration) {}
 
     /// This process ends, and the client goes on with the next one: what is in flight is to end and be noted, and

@@ -39,8 +39,8 @@ impl Descriptor {
     }
 }
 
-/// The `ioprio` of the request at `head` (5.2.6), in the header that its first descriptor names. 0 where there is none:
-/// whoever fetches the request says what is wrong with it.
+/// The `ioprio` of the request at `head` (5.2.6), in the header that its first descriptor names. 0 if there is none:
+/// the fetch of the request reports what is wrong with it.
 #[inline]
 pub(crate) fn priority(table: &MappedRange, head: u16, indirect: bool, memory: &mut GuestMemory) -> u32 {
     let first = table.read_16(DESC_BYTES * u64::from(head)).map(Descriptor::new);

@@ -34,7 +34,7 @@ pub const SERIAL_BYTES: usize = 20;
 /// One tenant's disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// Whose it is, and where it starts on the device.
+    /// The tenant that it belongs to, and where it starts on the device.
     pub place: Place,
     /// How long it is at first; see [`Disk::grow`](crate::Disk::grow).
     pub size_bytes: u64,

@@ -173,7 +173,7 @@ impl Disk {
     }
 
     pub(crate) fn ring_started(&self) {
-        // A stopped ring may break the device once more, with what it had fetched in an earlier life.
+        // A stopped ring may break the device once more, with requests that it fetched in an earlier life.
         if self.running.fetch_add(1, Ordering::Relaxed) == 0 {
             self.broken.store(false, Ordering::Relaxed);
         }

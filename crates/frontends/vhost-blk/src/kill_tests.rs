@@ -30,7 +30,7 @@ fn died() -> bool {
     left == 0
 }
 
-/// One guest from start to end. The device's lives end after so many stores each; the last one is not killed.
+/// One guest from start to end. Each of the device's lives ends after a given number of stores, except for the last.
 struct Run {
     world: World,
     lives: Vec<u64>,

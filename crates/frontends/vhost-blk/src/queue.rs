@@ -152,7 +152,7 @@ impl Queue {
             done: Vec::with_capacity(usize::from(size)),
         };
         queue.ring.set_wakeup(!awake);
-        // An interrupt for what was published last may have died with whoever published it.
+        // An interrupt for the last published completion may have died with the process that published it.
         Ok((queue, Started { used_idx: indexes.used, resumed, resubmitted }))
     }
 
@@ -198,7 +198,7 @@ impl Queue {
         Ok(before + u32::from(self.ring.waiting()?))
     }
 
-    // On its own, or whoever has no priorities would have its code in the way.
+    // Separate, so that queues without priorities don't have its code in their way.
     #[inline(never)]
     fn backlog_of_lane(&mut self, lane: Lane, memory: &mut GuestMemory) -> Result<u32, FaultKind> {
         self.sort(memory)?;

@@ -29,7 +29,7 @@ pub mod request {
     pub const DISCARD: u32 = 11;
     pub const WRITE_ZEROES: u32 = 13;
 
-    /// Where the priority of whoever asks lies in the header: `ioprio`, once `reserved`. It may always be ignored.
+    /// Offset of the priority in the header: `ioprio`, formerly `reserved`. It may always be ignored.
     pub const IOPRIO: u64 = 4;
     /// Bytes of type, priority and sector.
     pub const HEADER_BYTES: u64 = 16;

@@ -24,8 +24,8 @@ pub struct DeviceSpec {
     pub queues: u16,
     /// Entries of the largest ring; a power of two.
     pub max_queue_size: u16,
-    /// Bytes of one queue's part of the log of requests in flight, for a queue of so many entries; a
-    /// multiple of 64, so that no two queues share a cache line.
+    /// Bytes of one queue's part of the log of requests in flight, for a queue of this many entries. A multiple of 64,
+    /// so that no two queues share a cache line.
     pub inflight_bytes: fn(queue_size: u16) -> u64,
     /// How much memory its client may have mapped, the log of requests in flight included.
     pub budget: Arc<Budget>,
@@ -148,8 +148,8 @@ pub trait Device: Send {
         None
     }
 
-    /// A client that [is held](Session::is_held) has repeated what it had said, and its rings were started again: from
-    /// now on they are served. For so long nobody did.
+    /// A client that [is held](Session::is_held) has repeated its messages, and its rings were started again: from
+    /// now on they are served. For `_alone` they were not served.
     fn restored(&mut self, _alone: Duration) {}
 
     /// This process ends, and the client goes on with the next one: what is in flight is to end and be noted, and

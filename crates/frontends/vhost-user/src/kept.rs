@@ -59,7 +59,7 @@ pub enum Lasting {
 }
 
 impl Lasting {
-    /// What a request to a device of so many rings does, if it is done. `runs`: whether a ring does.
+    /// The lasting effect of a request to a device with this many rings. `runs`: whether a ring runs.
     pub fn of(request: &Request, queues: u16, runs: impl FnOnce(u32) -> bool) -> Option<Self> {
         let says = |part| Some(Self::Says(vec![part]));
         let enabled = || (0..u32::from(queues)).map(|ring| Part::Ring(ring, RingPart::Enabled));
@@ -108,7 +108,7 @@ fn part_of(setting: &RingSetting) -> RingPart {
 /// The messages that are kept, by their numbers.
 #[derive(Debug, Default)]
 pub struct KeptMessages {
-    /// Whose word it is that holds.
+    /// The message that each part's current value comes from.
     parts: BTreeMap<Part, u64>,
     table: Option<Table>,
     /// Memory that was added since.

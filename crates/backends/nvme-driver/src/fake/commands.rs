@@ -218,7 +218,7 @@ impl State {
         lent.is_some() || self.memory.write(iova, data).is_ok()
     }
 
-    /// The same of an SGL: one data block, or a last segment of them.
+    /// The pieces of an SGL: one data block, or a last segment of them.
     fn sgl_pieces(&mut self, sqe: &Sqe) -> Result<Vec<(u64, u64)>, Status> {
         self.expect(self.sgls != 0, "no SGLs were offered")?;
         let first: SglDescriptor = bytemuck::cast(sqe.dptr);

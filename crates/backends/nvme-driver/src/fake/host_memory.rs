@@ -1,4 +1,4 @@
-//! Memory of others that the fake reaches, as a device does: by address, whoever has it mapped.
+//! Host memory that the fake reaches by device address, as a real device does, whichever process mapped it.
 
 use guest_memory::Mapping;
 

@@ -72,7 +72,7 @@ pub struct State {
     pub stalled: bool,
     /// While set, I/O commands are fetched and not executed, until [`Fake::execute_held`].
     pub holds: bool,
-    /// The same of admin commands.
+    /// While set, admin commands are fetched and not executed.
     pub holds_admin: bool,
     /// Those, with their queue.
     pub held: Vec<(u16, Sqe)>,
@@ -118,7 +118,7 @@ pub struct State {
     pub qprios: BTreeMap<u16, u8>,
     /// Features as they were set.
     pub features: BTreeMap<u8, u32>,
-    /// Somebody between the driver and the fake lies to the driver, who may then do what else were its error.
+    /// A test between the driver and the fake lies to the driver, which may then do what would otherwise be an error.
     driver_is_deceived: bool,
     block_bytes: u64,
     offers_shadow: bool,
@@ -222,14 +222,13 @@ impl Fake {
         self
     }
 
-    /// Has blocks of so many bytes, a power of two.
+    /// Sets the block size, a power of two.
     pub fn with_blocks_of(self, block_bytes: u64) -> Self {
         self.state().block_bytes = block_bytes;
         self
     }
 
-    /// Ends a command that no driver in its senses would give with an error, instead of failing the test: somebody
-    /// lies to the driver.
+    /// Ends commands that no correct driver sends with an error, instead of failing the test: the driver is lied to.
     pub fn with_deceived_driver(self) -> Self {
         self.state().driver_is_deceived = true;
         self

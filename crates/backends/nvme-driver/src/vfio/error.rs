@@ -54,7 +54,7 @@ pub enum VfioError {
         /// The group's node.
         path: String,
     },
-    /// Somebody else has the group open.
+    /// Another process has the group open.
     #[error("{path} is in use: a virtual machine or another daemon has the drive (`fuser -v {path}` names it)")]
     Busy {
         /// The group's node.

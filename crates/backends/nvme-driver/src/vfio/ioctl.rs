@@ -181,8 +181,9 @@ pub(super) fn map(container: BorrowedFd<'_>, mapping: &Mapping, iova: u64, len_b
         iova,
         size: len_bytes,
     };
-    // SAFETY: the request's structure, with its size. What it names is a mapping, which changes behind our back anyway;
-    // the kernel pins its pages as long as devices reach them, so that none writes to what is somebody else's by then.
+    // SAFETY: the request's structure, with its size. It names a mapping, which changes behind our back anyway. The
+    // kernel pins its pages as long as devices reach them, so that no device writes to a page that has another use by
+    // then.
     #[allow(unsafe_code)]
     unsafe { call_with(container, IOMMU_MAP_DMA, &mut map) }?;
     Ok(())

@@ -64,7 +64,7 @@ impl VfioDevice {
         Self::from_descriptors(VfioDescriptors::open(address)?)
     }
 
-    /// Drives what somebody else opened, and enables it. Memory is pinned in this process' name.
+    /// Takes over a function that another process opened, and enables it. Memory is pinned in this process' name.
     ///
     /// # Errors
     /// As [`VfioDevice::open`].

@@ -78,7 +78,8 @@ pub struct Member {
     pub driver: Option<String>,
 }
 
-/// What VFIO has for a function, opened by whoever may: the group is in the container, which has its IOMMU model.
+/// VFIO's descriptors of a function, opened by a process with the right to: the group is in the container, which has
+/// its IOMMU model.
 #[derive(Debug)]
 pub struct VfioDescriptors {
     /// The function.

@@ -214,7 +214,7 @@ fn what_the_drive_says_is_what_the_tenant_is_told() {
     ] {
         assert_eq!(step(&mut write(), &drive, result), Next::End(Err(error)));
     }
-    // Who does not say that it is in vain is asked again.
+    // A drive that does not say that a retry is in vain is asked again.
     let mut flight = write();
     for _ in 0..MAX_NVME_TRIES {
         assert_eq!(step(&mut flight, &drive, failed(Status::NAMESPACE_NOT_READY)), Next::Again);

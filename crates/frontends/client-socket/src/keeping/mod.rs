@@ -26,7 +26,7 @@ use crate::message::send_now;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// For the first one it waits for the daemon before this one to end.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// Whoever waits for that longer than this says so.
+/// A wait for the keeper that takes longer than this is reported.
 const SILENT_WAIT: Duration = Duration::from_secs(1);
 /// How long an answer shows that it answers.
 const FRESH: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub enum KeeperError {
 }
 
 impl KeeperError {
-    /// Whether it has ended, and no other one is there: what it had is lost, and all else goes on without.
+    /// Whether the keeper has ended, and no other one is there: its data is lost, and the daemon goes on without it.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self, Self::Lost { errno: Errno::PIPE | Errno::CONNRESET, .. })
     }
@@ -74,11 +74,12 @@ pub struct Held {
 }
 
 impl Keeper {
-    /// Whoever listens at `path`, once no other daemon is served there; `waits` is called if that takes longer than a
-    /// second, and 10 s at most are waited. `None`: nobody does.
+    /// Connects to the keeper that listens at `path`, once no other daemon is served there.
+    ///
+    /// Calls `waits` if that takes longer than a second; waits 10 s at most. `None`: there is no keeper.
     ///
     /// # Errors
-    /// It is no keeper, or of another version, or does not answer.
+    /// It is not a keeper, has another version, or does not answer.
     pub fn connect(path: &Path, waits: impl FnOnce()) -> Result<Option<Arc<Self>>, KeeperError> {
         let this = Self { path: path.to_owned(), control: Mutex::new(None) };
         let deadline = Instant::now() + HELLO_LIMIT;
@@ -87,7 +88,7 @@ impl Keeper {
         Ok(Some(Arc::new(Self { control: Mutex::new(Some(talk)), ..this })))
     }
 
-    /// A new connection to whoever listens there, if somebody does.
+    /// A new connection to the keeper that listens there, if there is one.
     fn reach(&self, deadline: Instant) -> Result<Option<Talk>, KeeperError> {
         let lost = |errno| self.lost(errno);
         let address = SocketAddrUnix::new(&self.path).map_err(lost)?;
@@ -196,7 +197,7 @@ impl Keeper {
     fn forget_late(&self, name: &str) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(talk) = control.as_mut() {
-            // One that is gone keeps nothing.
+            // A keeper that is gone keeps nothing.
             let _ = talk.tell(&Request::Forget(name.to_owned()), &[]);
         }
     }
@@ -290,7 +291,7 @@ impl Kept {
             return false;
         }
         if self.is_kept() {
-            // One that does not answer keeps nothing that could be taken from it.
+            // A keeper that does not answer keeps nothing that could be taken from it.
             let _ = self.keeper.forget(&self.name);
         }
         true

@@ -93,7 +93,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
     /// Where there is a keeper again, it has the client that waits, and all that come.
     pub fn keep_again(&self) -> Option<Channel> {
-        // Whoever is not there, or refuses, is asked again for the next client.
+        // If the keeper is not there, or refuses, it is asked again for the next client.
         self.control.listener.begin_to_keep(P::FRAMING?).ok().flatten()
     }
 

@@ -111,7 +111,7 @@ mod tests {
         let (mut talk, keeper) = pair();
         let find = |name: &str| Request::Find(name.to_owned());
         assert_eq!(talk.ask(&find("a"), &[], LIMIT).unwrap_err(), Errno::TIMEDOUT);
-        // It was not even asked: who is silent is not waited for again.
+        // The keeper was not even asked: once it is silent, it is not waited for again.
         let begun = Instant::now();
         assert_eq!(talk.ask(&find("b"), &[], Duration::from_secs(60)).unwrap_err(), Errno::TIMEDOUT);
         assert!(begun.elapsed() < Duration::from_secs(60));

@@ -13,8 +13,8 @@
 //!     │ ── Said::Answer 7, keep: yes ──▶ │ ──────────── reply ────────▶ │
 //! ```
 //!
-//! Whoever comes after a daemon that died hears of the client with `is_held`, then of what is kept of what it said
-//! ([`How::Kept`]), then [`Told::Restored`], then of the message that was not answered, if there is one
+//! The successor of a daemon that died hears of the client with `is_held`. Then come the kept parts of what the client
+//! said ([`How::Kept`]), then [`Told::Restored`], then the message that was not answered, if there is one
 //! ([`How::Again`]).
 
 use crate::message::MAX_FDS;
@@ -147,7 +147,7 @@ pub enum Told {
     },
     /// It sent this; its descriptors come along.
     Message {
-        /// Whose.
+        /// The client that sent it.
         client: u64,
         /// The message's number: each one's is above that of the one before.
         number: u64,
@@ -182,7 +182,7 @@ pub enum Said {
     /// The one message that is not answered has been dealt with. These bytes, if there are any, go to the client, and
     /// the descriptor that came along with them.
     Answer {
-        /// Whose.
+        /// The client that sent it.
         client: u64,
         /// Which message.
         number: u64,

@@ -1,10 +1,9 @@
 //! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes a namespace step by step, as
 //! device commands of VQ 0, then takes the new block size. Others go on meanwhile, and can be formatted too.
 //!
-//! Whoever wires the controller records durably that it begins, before the first step, and that it has
-//! ended, before it completes ([`FormatRecord`]). One that was cut short in between, by a reset, a device
-//! error or the process's end, leaves a namespace whose commands fail with Namespace Not Ready until a
-//! Format succeeds.
+//! The controller's user records durably that a format begins, before the first step, and that it has ended, before it
+//! completes ([`FormatRecord`]). A format that was cut short in between, by a reset, a device error or the process's
+//! end, leaves a namespace whose commands fail with Namespace Not Ready until a Format succeeds.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ struct Answer {
 }
 
 impl Work {
-    /// A command touched so many bytes at once.
+    /// A command touched this many bytes at once.
     pub fn charge(&mut self, bytes: u64) {
         self.debt_bytes += bytes.saturating_sub(LOOK_BYTES);
     }
@@ -72,7 +72,7 @@ impl<I: Interrupts> Controller<I> {
         self.answer_on(LOOK_BYTES.saturating_sub(done_bytes));
     }
 
-    /// Writes at most so many bytes more of the answer. `false`: there is none.
+    /// Writes at most this many bytes more of the answer. `false`: there is none.
     #[inline]
     fn answer_on(&mut self, most_bytes: u64) -> bool {
         let Some(Answer { sqe, buf, done_bytes }) = self.work.answer.take() else { return false };

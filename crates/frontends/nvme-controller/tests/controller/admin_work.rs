@@ -16,7 +16,7 @@ const ANSWER_BYTES: u64 = 1 << 20;
 const LOOK_BYTES: usize = 16 << 10;
 const UNTOUCHED: u8 = 0xee;
 
-/// Get Log Page of the error log, with so many bytes to where nothing was answered yet. And where that is.
+/// Get Log Page of the error log, with this many bytes, into memory without answers. Returns the command and the place.
 fn long_log(host: &mut Host, len_bytes: u64) -> (Sqe, u64) {
     let data = host.alloc(len_bytes);
     host.write(data, &vec![UNTOUCHED; len_bytes as usize]);

@@ -167,8 +167,8 @@ impl Host {
         host
     }
 
-    /// Puts a controller in place of this one that knows only what outlives it. The drive did what it had, or not, and
-    /// tells nobody.
+    /// Replaces this controller by one that knows only what outlives it. The drive may have executed its commands or
+    /// not, and answers none.
     pub fn take_over(&mut self, config: ControllerConfig) -> Result<(), StateError> {
         let journal = self.journal.as_ref().expect("one that keeps a journal");
         self.controller.forget_tokens();

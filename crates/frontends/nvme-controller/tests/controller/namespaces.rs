@@ -16,7 +16,7 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 use crate::bringup::identify;
 use crate::host::{Host, OTHERS_BYTES, SIZE_BYTES, base_of, config, namespace, rw};
 
-/// The same command of another namespace.
+/// The command, for another namespace.
 pub fn of(nsid: u32, sqe: Sqe) -> Sqe {
     Sqe { nsid, ..sqe }
 }

@@ -1,5 +1,5 @@
-//! A controller in one part or several, wired as whoever has it is to wire it: all parts hear the same, the first as
-//! the last, and messages go between them in the order of each pair, but else whenever it suits.
+//! A controller in one part or several, wired as its user must wire it. All parts hear the same, in order, and messages
+//! between two parts keep their order, but otherwise arrive at any time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -18,10 +18,10 @@ pub struct Rig {
     parts: Vec<Controller<Vectors>>,
     /// By who sent it and whom to.
     mail: BTreeMap<(u16, u16), VecDeque<PartMessage>>,
-    /// By number: who had it fetched, and its token there. Not where there is but one part.
+    /// By number: the part that fetched it, and its token there. Not with only one part.
     tokens: BTreeMap<u32, (usize, Token)>,
     next_token: u32,
-    /// Ranges that so many parts use no more.
+    /// Ranges that this many parts no longer use.
     quiet: BTreeMap<(u64, u64), usize>,
     random: fastrand::Rng,
 }

@@ -45,7 +45,7 @@ impl Asker {
         }
     }
 
-    /// Fetches so many, if there are.
+    /// Fetches up to `most` commands.
     fn fetch(&mut self, host: &mut Host, most: usize) {
         for _ in 0..most {
             let waits = |vq: &u16| self.live >> vq & 1 == 1 && self.known[usize::from(*vq)] > 0;

@@ -2,7 +2,7 @@
 //! sees is held against a model of the disk. Each command completes once, with what it should; a read has what was
 //! written; no interrupt is lost, since the guest looks at a queue only when it was told to.
 //!
-//! `EVENKEEL_SEED=N` replays one seed; `EVENKEEL_CRASHES=N` asks for so many deaths in all.
+//! `EVENKEEL_SEED=N` replays one seed; `EVENKEEL_CRASHES=N` asks for N deaths in all.
 
 #[path = "../controller/expect.rs"]
 mod expect;
@@ -60,7 +60,7 @@ fn nothing_is_lost_at_any_store_of_a_short_program() {
     }
 }
 
-/// Whether such a fault is noticed within so many lives.
+/// Whether the fault is noticed within 200 lives.
 fn notices(fault: Swap) -> bool {
     (1..=200).any(|seed| {
         let lived = std::panic::catch_unwind(|| {

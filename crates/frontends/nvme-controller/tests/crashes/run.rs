@@ -27,9 +27,9 @@ const MAX_BYTES: u64 = 16 * 512;
 /// Guest buffers: one per command in flight.
 const BUFFERS: u64 = 64;
 const BUFFER_BYTES: u64 = 8192;
-/// Of a step's stores, the process dies before one of so many, in half of the steps.
+/// In half of the steps, the process dies before one of the next SPREAD stores.
 const SPREAD: u64 = 24;
-/// A step or a takeover is cut off so many times in a row at most.
+/// A step or a takeover is cut off at most this many times in a row.
 const PATIENCE: u32 = 4;
 
 /// So often a guest looks for what is to come, at most.

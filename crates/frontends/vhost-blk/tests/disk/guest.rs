@@ -60,7 +60,7 @@ pub fn config() -> DiskConfig {
 pub enum Framing {
     /// Header, data, status.
     Direct,
-    /// The same in an indirect table.
+    /// Header, data, status, in an indirect table.
     Indirect,
     /// Header in two pieces, data in three, the status with the last of what can be written.
     Odd,

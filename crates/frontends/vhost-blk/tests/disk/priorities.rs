@@ -52,7 +52,7 @@ fn each_priority_waits_in_a_vq_of_its_own() {
         let framing = if sector % 2 == 0 { Framing::Direct } else { Framing::Indirect };
         world.submit(&read(sector, ioprio), framing);
     }
-    // Whose header is in pieces is not looked for.
+    // The priority is not searched for in a header that is in pieces.
     world.submit(&read(6, REALTIME), Framing::Odd);
     assert_eq!([HIGH, MEDIUM, LOW].map(|vq| world.queues.backlog(vq)), [2, 3, 2]);
     assert_eq!(fetch(&mut world, HIGH), [2, 5]);
