@@ -1,7 +1,8 @@
-//! Drives that come and go while the daemon runs.
+//! Drives that are added and removed while the daemon runs.
 //!
-//! The daemon may open none itself: whoever adds one opens it, sees that nobody else uses it, and hands it over with
-//! the request. It is recorded in the state directory, beside its layout, and opened by its path at the next start.
+//! The confined daemon can't open drives itself. The client that adds one opens it, checks that it is not in use, and
+//! hands it over with the request. The drive is recorded in the state directory, beside its layout, and opened by its
+//! path at the next start.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -158,7 +159,7 @@ impl Owner {
         let served = self.drives.values().map(|it| (&it.config, it.layout.layout()));
         let absent = self.absent.drives.iter().map(|it| (&it.config, it.layout()));
         let recorded = served.chain(absent).filter_map(|(other, layout)| Some((other, layout?.device())));
-        // One that is served once more is itself.
+        // A drive that is served once more is itself.
         let others = recorded.filter(|(other, _)| other.device.name != config.device.name);
         let Some(other) = same_drive(config, &host.device, others) else { return Ok(()) };
         let (title, remedy) = is_same_drive_as(config, &host.device, other);
@@ -174,7 +175,7 @@ impl Owner {
         Err(Problem::new(409, "name-taken", title, "delete the other one first, or make room for its name"))
     }
 
-    /// One that is missing is a drive all the same: once it is back, it would be there twice.
+    /// A missing drive still counts: once it is back, it would be there twice.
     fn refuse_missing(&self, new: &NewDrive) -> Result<(), Problem> {
         let place = new.path.as_ref().or(new.address.as_ref());
         let is_there = |missing: &&Missing| place.is_some_and(|place| missing.is_at(Path::new(place)));
@@ -232,7 +233,7 @@ impl Owner {
             (self.common.around.sink)(Level::Warn.of_drive(name), &line);
         }
         if let Some(mut drive) = self.drives.remove(&id) {
-            // What it says of free ranges is not to be believed of what somebody writes there meanwhile.
+            // Don't trust its list of free ranges: other programs may write to the drive meanwhile.
             if let Err(error) = drive.layout.remove() {
                 (self.common.around.sink)(Level::Warn.of_drive(name), &format!("{name}: {error}"));
             }
@@ -425,8 +426,8 @@ fn refuse_declared(config: &Config) -> Result<(), Problem> {
     Err(Problem::new(409, "declared", title, "remove it there, and start the daemon again"))
 }
 
-/// Removes the layout of a drive of that name that was taken away, and whose daemon was killed before it could do so:
-/// somebody may have written since to what that calls clean. One with disks is kept: it is all that tells where they
+/// Removes the layout of a removed drive of that name, whose daemon was killed before it could do so. Other programs
+/// may have written to what the layout calls clean. A layout with disks is kept: it is the only record of where they
 /// are.
 fn remove_left_behind(path: PathBuf) -> Result<(), Problem> {
     let left = LayoutFile::open(Some(path)).map_err(|error| not_durable(&error))?;

@@ -25,7 +25,7 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-/// The newest reading and its texts, one for each form, and those before that somebody has still to read.
+/// The newest reading and its texts, one per format, and older ones that are still being sent.
 pub struct Answers<R, F> {
     reading: Option<(Instant, Arc<R>)>,
     texts: Vec<(F, Arc<String>)>,
@@ -86,7 +86,7 @@ impl<R, F: PartialEq> Answers<R, F> {
         bytes >= MAX_UNREAD_BYTES
     }
 
-    /// Nobody asked for a while. What somebody reads still is kept by who reads it.
+    /// There was no request for a while. Answers that are still being sent are kept by their senders.
     pub fn forget(&mut self) {
         if !self.is_too_much() {
             self.reading = None;

@@ -26,7 +26,7 @@ use crate::owner::Owner;
 use crate::problems::{broken, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::served_drive::{DriveId, ServedDrive};
 
-/// Whether tenants that left the file go, or stay until somebody says so.
+/// Whether tenants that left the file are deleted, or kept until the operator agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Goes,
@@ -38,7 +38,7 @@ struct Plan {
     steps: Vec<Step>,
     /// What is declared once all of it is done.
     sections: Sections,
-    /// The same with everything else, of each drive.
+    /// Each drive's configuration with all other changes.
     configs: BTreeMap<DriveId, Config>,
     /// Its steps are among `steps`.
     adopted: Adopted,
@@ -387,7 +387,7 @@ impl Owner {
     }
 }
 
-/// A tenant's disk and a namespace are not turned into one another while somebody uses them.
+/// A tenant's disk and a namespace are not turned into one another while in use.
 fn refuse_other_kinds(now: &Sections, next: &Sections) -> Result<(), Problem> {
     for name in next.names() {
         if let (Some((old, _)), Some((new, _))) = (now.find(name), next.find(name))

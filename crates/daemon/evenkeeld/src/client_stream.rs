@@ -1,6 +1,7 @@
-//! A client's connection to the API, for the asynchronous runtime: as any socket, but for descriptors that come with
-//! what the client sends. Receiving them would have us close them, and that can wait for whoever serves them: so they
-//! end the connection, unless its client is an operator, who may hand over a drive.
+//! A client's connection to the API, for the asynchronous runtime: like any socket, except for descriptors.
+//!
+//! A received descriptor must be closed, which may block (a FUSE server). So descriptors end the connection, unless the
+//! client is an operator, who may hand over a drive.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -42,7 +42,7 @@ impl CpuWaits {
         Self::of_those(|_| true)
     }
 
-    /// The same of one drive's pollers.
+    /// The waits of one drive's pollers.
     fn of_drive(board: &Board) -> Self {
         let its_own = numbers(board);
         Self::of_those(|poller| its_own.contains(&poller))
@@ -64,7 +64,7 @@ impl CpuWaits {
         parts.sum::<f64>() / pollers.len().max(1) as f64
     }
 
-    /// The same of one poller.
+    /// The fraction of the span in which one poller waited.
     pub fn part(&self, poller: usize, then: &Self, span: Nanos) -> f64 {
         let waited_ns = self.of(poller).unwrap_or(0).saturating_sub(then.of(poller).unwrap_or(0));
         if span.0 > 0 { waited_ns as f64 / span.0 as f64 } else { 0.0 }

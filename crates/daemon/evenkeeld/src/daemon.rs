@@ -76,7 +76,7 @@ pub enum Happening {
     DriveFailing(String),
 }
 
-/// One drive, for whoever looks at what its tenants get.
+/// One drive, for threads that read what its tenants get.
 #[derive(Clone)]
 pub struct DriveView {
     /// The drive.
@@ -165,7 +165,7 @@ impl Handle {
     }
 }
 
-/// Opens the drive of a configuration, of so many bytes.
+/// Opens the drive of a configuration, with this many bytes.
 pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}
 
 impl<O: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>>> OpenDrive for O {}
@@ -274,7 +274,7 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
         match next {
             Some(Command::Stop(done)) => {
                 let lost = owner.stop();
-                // Who asked waits for it.
+                // The asking thread waits for it.
                 let _ = done.send(lost);
                 return;
             }

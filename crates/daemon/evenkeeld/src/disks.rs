@@ -53,7 +53,7 @@ pub enum DiskCommand {
     Drives(Reply<Vec<Drive>>),
     /// One more, with the descriptors that came with it.
     AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, Problem>>),
-    /// The same once it is up, or can't be brought up.
+    /// A drive that was asked for is open, or can't be opened.
     DriveOpened(Box<NewDrive>, Result<HandedIn, Problem>, Reply<Result<Drive, Problem>>),
     /// One less.
     RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
@@ -485,7 +485,7 @@ impl ServedDrive {
         let described = namespaces.filter_map(move |(id, _)| {
             let mut disk = self.describe_disk(id)?;
             if of_user.is_some() {
-                // Who else has it is the others' own.
+                // Which other tenants have it is not this tenant's business.
                 disk.attachments.retain(|it| its(&it.tenant));
                 disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
                 disk.survives_restart = self.all_survive_restart(disk.attachments.iter().map(|it| it.tenant.as_str()));

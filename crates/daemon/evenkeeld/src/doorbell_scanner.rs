@@ -1,8 +1,8 @@
 //! Looks at mapped doorbells for every poller that sleeps.
 //!
-//! A guest that stores into mapped memory wakes nobody. What is looked at is the daemon's own: a doorbell page, whose
-//! size nobody can change. Guest memory is not, since its owner could make whoever looks at it wait, and with it every
-//! poller that wants the lock.
+//! A guest that stores into mapped memory wakes no thread. The scanner reads only the daemon's own memory: doorbell
+//! pages, whose size no client can change. It never reads guest memory: its owner could block the scanner, and with it
+//! every poller that wants the lock.
 //! Each sleeping poller leaves a list of its doorbells here; one thread looks at them and wakes the poller whose
 //! doorbell moved. How often, is each poller's own: the longer it has had nothing to do, the more seldom, within
 //! [bounds](DoorbellScan). A neighbour that is never calm changes neither.
@@ -47,8 +47,8 @@ impl Sleeper {
         self.pace.after(now - self.last_progress)
     }
 
-    /// Looks, unless less than half of its time is over: from then on it is looked at whenever somebody is, so that
-    /// all whose time is the same are soon looked at at once.
+    /// Looks, unless less than half of its period is over. After that it is looked at whenever another one is, so that
+    /// all with an equal period are soon looked at together.
     fn look(&mut self, now: Nanos) {
         if now - self.looked < Nanos(self.period(now).0 / 2) {
             return;
@@ -118,7 +118,7 @@ pub struct DoorbellScanner {
 }
 
 impl DoorbellScanner {
-    /// The thread, which sleeps until somebody is to be watched over.
+    /// The thread, which sleeps until there is a poller to watch for.
     ///
     /// # Errors
     /// The system has no thread left.

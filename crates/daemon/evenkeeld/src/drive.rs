@@ -48,8 +48,8 @@ pub trait Drive: Clone + Send + 'static {
     /// `hwqs` queues of `depth` commands each, for one poller.
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Self::Queues>;
 
-    /// The same with an arbitration class for each queue, on a drive that can fetch by weighted round robin. `None`:
-    /// it can't.
+    /// Opens queues with an arbitration class each, on a drive that can fetch by weighted round robin. `None`: it
+    /// can't.
     fn open_weighted_queues(
         &self,
         _classes: &[QueuePriority],
@@ -204,7 +204,7 @@ fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Resu
     let (Some(classes), Some(weights)) = (policy.hwq_classes(shape), policy.wrr_weights(shape)) else {
         return Ok((drive.open_queues(shape.hwqs, shape.hwq_depth)?, None));
     };
-    // The configuration was checked; this is for whoever adds a back end.
+    // The configuration was checked; this is for the author of a new back end.
     let none = || anyhow!("{} needs a drive with weighted round robin", policy.name());
     let queues = drive.open_weighted_queues(&classes, weights, shape.hwq_depth).ok_or_else(none)??;
     Ok((queues, drive.weights()))
@@ -283,7 +283,7 @@ impl Drive for UringDrive {
     }
 }
 
-/// The drive that a configuration names, of so many bytes.
+/// Opens the drive that a configuration names, with this many bytes.
 ///
 /// # Errors
 /// It can't be opened, or there is not enough memory for it.
@@ -316,7 +316,7 @@ fn in_memory(config: &Config, huge_pages: bool, size_bytes: u64) -> Result<Memor
     }
 }
 
-/// A drive as whoever adds it hands it over.
+/// A drive as a client hands it over.
 pub enum HandedIn {
     /// There is nothing to be opened.
     Nothing,
@@ -326,7 +326,7 @@ pub enum HandedIn {
     Nvme(Box<SurveyedNvme>),
 }
 
-/// As [`open_configured`], of a drive that somebody else opened.
+/// As [`open_configured`], for a drive that a client opened.
 ///
 /// # Errors
 /// As there.

@@ -1,7 +1,7 @@
-//! What happened lately, for whoever asks.
+//! The event log.
 //!
-//! Nobody waits for a reader: what is not fetched in time is lost to it, and it is told so. Clients that come and go
-//! fill a ring of their own, so that one that does nothing else costs nobody the rest. No poller comes here.
+//! No thread waits for a reader: a slow reader loses events, and is told so. Clients that attach and detach fill a ring
+//! of their own, so that one that does so all the time costs no other event. No poller comes here.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -147,7 +147,7 @@ impl EventLog {
         rings.others.iter().skip(from).map(|it| it.event.clone()).collect()
     }
 
-    /// The same for a reader that has no number yet: what was lost before is not its concern.
+    /// All known events, for a reader without a number: events lost before are not reported to it.
     pub fn all(&self, seen: impl Fn(Happened) -> Option<Event>) -> Events {
         let origin = self.rings().origin;
         Events { lost: false, ..self.after(origin, seen) }
@@ -172,7 +172,7 @@ mod tests {
         let told = log.after(100, Happened::in_full);
         assert_eq!((numbers(&told), told.lost, told.next), (vec![101, 102, 103], false, 103));
         assert_eq!(numbers(&log.after(102, Happened::in_full)), [103]);
-        // Who sees one tenant alone hears of the others' numbers, and of nothing else.
+        // A reader that sees one tenant gets the numbers of other tenants' events, and nothing else of them.
         let told = log.after(100, |it| it.in_full().filter(|event| event.tenant.as_deref() == Some("b")));
         assert_eq!((numbers(&told), told.lost, told.next), (vec![103], false, 103));
         // Another daemon's numbers, and nobody's.

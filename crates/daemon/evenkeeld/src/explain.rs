@@ -1,5 +1,6 @@
-//! What each promise costs the others now, and what holds back those who were promised no latency: of the load that is
-//! measured. Asked for by `evenkeel stats`, on the thread that answers it.
+//! What each promise costs the others now, and what limits best-effort tenants, for the measured load.
+//!
+//! `evenkeel stats` asks for it. It runs on the thread that answers.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::foresight::{A_LOT, Foresight, Observed};
 
 /// How long prices may take on a drive. Those of the promises that are left are not told.
 const PRICES_LIMIT: Duration = Duration::from_millis(200);
-/// Who waits for less than that part of a command's time has all that it asks for with the drive.
+/// A tenant that waits for less than this fraction of a command's time is not limited by the policy.
 const WAITS: f64 = 0.1;
 /// A poller that waits for a CPU that part of the time keeps its tenants from as much, and has commands seem long with
 /// the drive.
@@ -97,8 +98,8 @@ impl Foresight {
     }
 }
 
-/// Whose promise leaves others least: the one without which they would get most, and of several alike the one with the
-/// lowest target.
+/// The promise that limits the others most: without it they would get most. Among equals, the one with the lowest
+/// target.
 fn strictest(prices: &[Price], tenants: &[Tenant]) -> Option<usize> {
     let most = prices.iter().map(|price| price.without_bytes_s).fold(0.0, f64::max);
     let alike = prices.iter().filter(|price| price.without_bytes_s >= most * 0.99);
@@ -144,7 +145,8 @@ mod tests {
         foresight
     }
 
-    /// So many commands of 16 KiB at a time, of which that part of the time passed in the queue.
+    /// A tenant with `depth` commands of 16 KiB outstanding, which spend the fraction `waited` of their time in the
+    /// queue.
     fn observed(foresight: &Foresight, id: u32, depth: f64, iops: f64, waited: f64) -> Observed {
         let mean_ns = if iops > 0.0 { depth * 1e9 / iops } else { 0.0 };
         let mean_us = mean_ns / 1e3;

@@ -15,7 +15,7 @@ use crate::cpu_waits::CpuUse;
 /// What was measured of one tenant over a span.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Whom.
+    /// The tenant.
     pub id: TenantId,
     /// Over how long.
     pub span: Nanos,
@@ -25,7 +25,7 @@ pub struct Observed {
     pub outage: Nanos,
     /// What is told of it.
     pub row: TenantRow,
-    /// The same for the model.
+    /// The measurement in the model's terms.
     pub measured: Measured,
 }
 
@@ -43,7 +43,7 @@ struct Said {
     assumed: bool,
 }
 
-/// Who does so much of what its limits allow waits for them.
+/// A tenant that uses this fraction of its limits waits for them.
 const HELD: f64 = 0.9;
 
 impl Said {
@@ -60,7 +60,7 @@ impl Said {
     }
 }
 
-/// Who moves that part of all bytes and more leaves others short.
+/// A tenant that moves this fraction of all bytes harms others.
 pub const A_LOT: f64 = 0.3;
 
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
@@ -127,8 +127,8 @@ impl Foresight {
         self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
     }
 
-    /// The limits of the tenant of that name, in words, if what it did is all that they let it do: so many commands and
-    /// bytes a second, and the part of reads.
+    /// The limits of the named tenant, in words, if its load is all that they allow: commands per second, bytes per
+    /// second, and the fraction of reads.
     pub fn held_by(&self, name: &str, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
         self.tenants.values().find(|said| said.name == name)?.held_by(iops, bytes_s, read_share)
     }
@@ -207,8 +207,8 @@ impl Foresight {
         Some(("own", format!("its commands wait {:.0} µs in its queue, since it is held to {limits}", row.waited_us)))
     }
 
-    /// Whose fault it is that a tenant gets less than its floor. Who was promised nothing is held back for it as far as
-    /// need be: it is another promise, or the drive.
+    /// What keeps a tenant from its floor: another promise, or the drive. Tenants without a promise are throttled as
+    /// far as needed, so they don't.
     fn short(&self, observed: &[Observed], own: &Observed) -> Option<BlameRow> {
         let floor = own.row.floor.as_ref().filter(|_| own.row.latency_target_us.is_none())?;
         let others = observed.iter().filter(|it| it.id != own.id);
@@ -235,7 +235,7 @@ impl Foresight {
         })
     }
 
-    /// Whose fault it is that the promise to a tenant fails, if it does; `cpu`: what pollers spent of the span.
+    /// What breaks the promise to a tenant, if it is broken. `cpu`: what pollers used of the span.
     pub fn blame(&self, observed: &[Observed], cpu: &CpuUse, broken: TenantId) -> Option<BlameRow> {
         let own = observed.iter().find(|it| it.id == broken)?;
         let starved = cpu.most(&own.row.pollers).waited;

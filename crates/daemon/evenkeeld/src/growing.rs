@@ -1,5 +1,6 @@
-//! Ranges that are zeroed before anybody sees them: those of new tenants, who are served then, and what others grow by,
-//! who have their disk as it was until then.
+//! Zeroes ranges before a guest sees them: those of new tenants, and the added ranges of growing disks.
+//!
+//! A new tenant is served after that. A growing disk keeps its old size until then.
 
 use anyhow::{Context, Result};
 use api::{EventKind, Problem};
@@ -104,7 +105,8 @@ impl ServedDrive {
         }
     }
 
-    /// The range of a new tenant is zeroed, or can't be: then it is there, for whoever deletes it, and not served.
+    /// The range of a new tenant is zeroed, or can't be. In the second case the tenant is not served and can only be
+    /// deleted.
     fn serve_zeroed(&mut self, id: TenantId, name: &str, zeroed: Result<()>) {
         let Some(Waiting { ready, done }) = self.waiting.remove(&id) else { return };
         let served = zeroed.and_then(|()| self.put_on_socket(id, ready));

@@ -27,7 +27,7 @@ use crate::threads;
 pub(crate) struct Leaving {
     /// Pollers that have not let go of it yet.
     parts: usize,
-    /// Whom to tell.
+    /// The thread to answer.
     done: Sender<Result<()>>,
 }
 
@@ -138,7 +138,7 @@ impl ServedDrive {
     /// Whether a client that has a tenant's disk goes on when the daemon ends and another one comes.
     pub(crate) fn survives_restart(&self, id: TenantId) -> bool {
         let Some(live) = self.tenants.get(&id) else { return false };
-        // A VMM connects a virtio disk again, and a block device waits: an NVMe one needs somebody who keeps it.
+        // A VMM reconnects a virtio disk, and a block device waits. An NVMe client needs the keeper.
         let needs_keeper = live.tenant.frontend.is_controller();
         self.config.device.backend.outlives_daemon()
             && (!needs_keeper || live.server.as_ref().is_some_and(Reached::is_kept))

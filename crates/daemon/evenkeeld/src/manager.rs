@@ -65,7 +65,7 @@ impl Notices {
         self.tell(Notice::Status(text));
     }
 
-    /// Whether somebody listens.
+    /// Whether there is a service manager that wants messages.
     pub fn are_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -152,7 +152,7 @@ fn in_words(notice: &Notice) -> String {
 struct Feeding {
     interval: Duration,
     next: Instant,
-    /// Who was last said to be stuck.
+    /// The poller that was last reported as stuck.
     told: Option<usize>,
 }
 
@@ -161,8 +161,8 @@ impl Feeding {
         Self { interval, next: Instant::now(), told: None }
     }
 
-    /// What to tell: that the daemon lives, or who is stuck. That starves the watchdog, and the manager acts. `status`
-    /// is what was told last of what is served.
+    /// The next message: that the daemon lives, or which poller is stuck. The latter starves the watchdog, and the
+    /// manager acts. `status`: the last message about what is served.
     fn look(&mut self, pollers: &Pulses, now: Nanos, status: &str) -> String {
         self.next = Instant::now() + self.interval / FEEDS;
         // By half the interval: a look that just missed it still comes in time for the next.

@@ -1,6 +1,8 @@
-//! Namespaces as the API asks for them: made, attached, detached, grown, deleted. Each change is checked as if it stood
-//! in the configuration file and made durable by one write of the layout before it is applied. It is judged beside
-//! nobody's promise: what is sent to a namespace is its tenant's, who is promised and held to the same as before.
+//! Namespaces through the API: created, attached, detached, grown, deleted.
+//!
+//! Each change is checked as if it were in the configuration file, and made durable by one write of the layout before
+//! it is applied. It does not affect promises: commands to a namespace are its tenant's, and the tenant's promise and
+//! limits stay.
 
 use std::iter;
 
@@ -305,7 +307,7 @@ impl ServedDrive {
         })
     }
 
-    /// One that the API made and that stays, with its section.
+    /// A namespace that the API created and that is not being deleted, with its section.
     fn namespace_to_change(&self, name: &str) -> Result<(TenantId, api::Namespace), Problem> {
         let Some(id) = self.namespaces.find(name) else {
             self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
@@ -360,7 +362,7 @@ fn bytes(size: &str) -> Option<Size> {
     size.parse().ok()
 }
 
-/// How large it is, and who has it.
+/// Its size and its tenants.
 fn in_short(namespace: &Namespace) -> String {
     let words =
         |it: &config::Attachment| if it.read_only { format!("{} read-only", it.tenant) } else { it.tenant.clone() };

@@ -76,8 +76,8 @@ pub fn survey(name: &str, opened: VfioDescriptors, nsid: u32, command_timeout: N
     look().with_context(|| format!("drive {address} can't be used"))
 }
 
-/// What guests' memory is pinned against is the limit of whoever the process is later. Where it may not be raised, and
-/// is too low, pinning says so.
+/// Raises the limit of locked memory, against which guests' memory is pinned. If it can't be raised and is too low,
+/// pinning reports that.
 pub fn raise_memory_lock() {
     let unlimited = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, unlimited).is_err() {

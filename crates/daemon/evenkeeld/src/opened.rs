@@ -1,5 +1,6 @@
-//! What takes the rights of whoever starts the daemon: the drive, the directories, the sockets. Opened by one thread,
-//! before the process drops what it does not need and any other thread starts.
+//! Opens what needs the rights of the user that starts the daemon: the drive, the directories, the sockets.
+//!
+//! One thread opens them, before the process drops its rights and any other thread starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
@@ -47,7 +48,7 @@ pub struct Opened {
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, so that they go on with the next daemon; none where nothing does.
     pub(crate) keeper: Option<Arc<Keeper>>,
-    /// Who is told that the daemon serves; none where nobody asked for it.
+    /// The service manager that is told when the daemon serves. `None`: there is none.
     pub(crate) manager: Option<Manager>,
     identity: Option<Identity>,
 }
@@ -106,7 +107,7 @@ impl Opened {
     /// A problem with a drive, a directory, or a socket in use. There must be a drive.
     pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, keeper: Option<Arc<Keeper>>, sink: &Sink) -> Result<Self> {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
-        // One that reaches memory which is pinned may also be added later.
+        // A drive that reaches pinned memory may also be added later.
         raise_memory_lock();
         let (drives, missing) = open_all(drives, keeper.as_ref(), sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
@@ -119,7 +120,7 @@ impl Opened {
             added.save().context("can't write the list of added drives")?;
         }
         let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
-        // Who asks is told what it may not.
+        // A user without the right gets an error that says so.
         let mode = |for_others: bool| if for_others { 0o666 } else { 0o600 };
         let bind = |path: &Path, mode| Listener::bind(path, access(None, None, mode, identity.as_ref()));
         let control = bind(&config.control_path(), mode(roles.let_others_see_all()))?;
@@ -147,20 +148,20 @@ impl Opened {
         })
     }
 
-    /// The same where these drives can't be had either.
+    /// With these drives missing, too.
     pub(crate) fn without(mut self, absent: Absent) -> Self {
         self.absent.drives.extend(absent.drives);
         self.absent.unknown.extend(absent.unknown);
         self
     }
 
-    /// The same where block devices can be made.
+    /// With a helper that makes block devices.
     pub(crate) fn with_helper(mut self, helper: Option<Arc<Helper>>) -> Self {
         self.helper = helper;
         self
     }
 
-    /// The same for a service manager that waits to be told.
+    /// With a service manager that waits for messages.
     pub(crate) fn with_manager(mut self, manager: Option<Manager>) -> Self {
         self.manager = manager;
         self
@@ -211,7 +212,7 @@ impl Opened {
     }
 }
 
-/// Opens every drive. One that need not be there is missing if it can't be opened: somebody else has it, it fails.
+/// Opens every drive. A drive that may be missing counts as missing if it can't be opened: it is in use, or it fails.
 fn open_all(
     drives: Vec<ToOpen<impl OpenDrive>>,
     keeper: Option<&Arc<Keeper>>,
@@ -233,7 +234,7 @@ fn open_all(
         }
     }
     if let (true, Some(first)) = (opened.is_empty(), missing.first()) {
-        // Somebody must be served.
+        // At least one drive must be served.
         return Err(first.errors.clone().into());
     }
     missing.iter().for_each(|it| sink(Level::Warn.of_drive(it.name()), &it.warning().in_file(it.config.file())));

@@ -49,13 +49,13 @@ impl OwnFile {
             let text = opened.map_err(|error| error.to_string()).and_then(|directory| read(&directory, &name));
             daemon.tell(Command::OwnFile(text));
         };
-        // Whoever sent the signal may send another.
+        // The sender of the signal may send another.
         let _ = std::thread::Builder::new().name("own-file".into()).spawn(read);
     }
 }
 
 fn read(directory: &OwnedFd, name: &OsString) -> Result<String, String> {
-    // A pipe in its place would have us wait for whoever writes to it.
+    // Opening a pipe without this flag would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::empty()).map(File::from);
     let remedy =

@@ -1,7 +1,7 @@
-//! Places for the API's clients, shared so that no process keeps the others out, whatever it may do otherwise.
+//! Connection slots of the API, shared so that no process can keep others out.
 //!
-//! A process has at most twice as many places as are free: alone two thirds of them; several at once, each less. So
-//! there is one for who has none yet, until as many processes as there are places hold one each.
+//! A process has at most twice as many slots as are free: alone 2/3 of them, and less beside others. So there is a slot
+//! for a process that has none, until as many processes as there are slots hold one each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many, all free.
+    /// This many slots, all free.
     pub fn new(count: usize) -> Arc<Self> {
         let shares = Shares { free: count, taken: HashMap::new() };
         Arc::new(Self { shares: Mutex::new(shares), freed: Notify::new() })

@@ -39,8 +39,9 @@ const LOOKS_IN_VAIN: Nanos = Nanos(10_000);
 /// take longer than they do.
 const FEW_IN_FLIGHT: u32 = 4;
 
-/// How it gives way: as short a sleep as there is. It does not call `sched_yield`: pollers that do so in turn keep a
-/// kernel's own threads waiting, Linux 6.18's read-copy-update for up to a minute, and with it whoever closes a file.
+/// How it yields: the shortest possible sleep. It does not call `sched_yield`: pollers that do so in turn delay the
+/// kernel's own threads. With Linux 6.18, that delays read-copy-update by up to a minute, and with it every thread that
+/// closes a file.
 const NAP: Duration = Duration::from_micros(1);
 
 /// A drive that has not answered for this long at shutdown is given up.
@@ -72,7 +73,7 @@ pub enum Message<S: FrontEnd> {
 /// A tenant, and its place at a poller. Places are used again: a message to a tenant that left must not reach the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantAt {
-    /// Who; given once.
+    /// The tenant's identifier; not reused.
     pub id: TenantId,
     /// Where.
     pub slot: TenantSlot,
@@ -82,7 +83,7 @@ pub struct TenantAt {
 pub struct Addition<S> {
     /// Its queues.
     pub front_end: S,
-    /// Who; given once.
+    /// The tenant's identifier; not reused.
     pub id: TenantId,
     /// What measures it here.
     pub probe: Arc<Probe>,
@@ -198,7 +199,7 @@ struct Runner<S: FrontEnd, B> {
     waker: Arc<PollerWaker>,
     scanner: DoorbellScanner,
     receiver: Receiver<Message<S>>,
-    /// Who is there.
+    /// The tenants at this poller.
     tenants: HashMap<TenantId, TenantSlot>,
     /// Tenants with orders that wait for commands in flight.
     unsettled: Vec<TenantSlot>,
@@ -316,10 +317,10 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn add(&mut self, addition: Addition<S>, done: &Sender<TenantSlot>) {
         let Addition { front_end, id, probe, terms } = addition;
         probe.served_by(self.number);
-        // Who gets no answer finds that there was no place.
+        // Without an answer the caller finds that there was no slot.
         let Ok(slot) = self.poller.add(front_end, probe, &terms) else { return };
         self.tenants.insert(id, slot);
-        // Who asked may have given up waiting.
+        // The asking thread may have given up.
         let _ = done.send(slot);
     }
 
@@ -382,7 +383,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn may_sleep(&mut self, now: Nanos) -> bool {
         let quiet = now - self.poller.last_progress();
         let idle = quiet > self.behaviour.idle_after;
-        // Who looks on may keep the very CPU that the drive waits for.
+        // A poller that only watches may hold the very CPU that the drive waits for.
         let gives_way = self.drive_on_cpus && gives_way(self.poller.inflight(), quiet);
         self.unsettled.is_empty()
             && self.wakes_in_time()

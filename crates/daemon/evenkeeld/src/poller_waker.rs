@@ -1,11 +1,10 @@
-//! How a poller falls asleep and who wakes it.
+//! How a poller sleeps and is woken.
 //!
-//! A poller that found nothing to do announces that it sleeps, looks once more, and waits on an epoll. Whoever leaves
-//! something for it (a message, a trapped doorbell) stores that first and then calls [`PollerWaker::wake`], which
-//! writes to an eventfd. Both sides put a full fence between their store and their load, so one of them sees the other:
-//! no wake-up is lost. Virtqueues' kicks and the drive's completions come as eventfds of their own:
-//! [`PollerWaker::watch`]. Doorbells that guests store into mapped memory wake nobody; for these there is the doorbell
-//! scanner.
+//! A poller that found nothing to do announces that it sleeps, looks once more, and waits on an epoll. A thread that
+//! leaves something for it (a message, a trapped doorbell) stores that first and then calls [`PollerWaker::wake`],
+//! which writes to an eventfd. Both sides put a full fence between their store and their load, so one of them sees the
+//! other: no wake-up is lost. Virtqueues' kicks and the drive's completions come as eventfds of their own:
+//! [`PollerWaker::watch`]. A guest's stores to mapped doorbells wake no thread; the doorbell scanner finds them.
 //!
 //! Every eventfd is watched edge-triggered: each write to it wakes the sleeper once, and none of them is ever read.
 //! That saves a system call per wake-up; and a descriptor that a hostile client keeps readable wakes nobody, it has to
@@ -55,8 +54,8 @@ impl PollerWaker {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
     }
 
-    /// Has whoever writes to `fd` wake the poller too, from any thread. It is an eventfd, ours or one that was
-    /// [admitted](eventfd::admit): of other files some would block whoever waits for them (FUSE asks its server).
+    /// Lets writes to `fd`, from any thread, wake the poller too. It must be an eventfd, ours or an
+    /// [admitted](eventfd::admit) one: other files may block a thread that waits for them (FUSE asks its server).
     ///
     /// # Errors
     /// The system has no memory left.
@@ -107,7 +106,7 @@ impl PollerWaker {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until woken, or for `timeout` at most. Returns whether somebody woke it.
+    /// Sleeps until woken, or for `timeout` at most. Returns whether it was woken.
     pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),

@@ -1,9 +1,8 @@
-//! The API's port: what can be looked at by TCP, from this host alone, by whoever shows the token. For Prometheus and
-//! browsers, which speak to no Unix socket.
+//! The API's TCP port: read-only figures, for clients on this host that show the token.
 //!
-//! Any process of the host can connect here, and nothing says which it is. So who has not shown the token has no claim
-//! to its place: where all are taken, the one that has had its place longest without doing so goes. Nobody on the
-//! socket is kept waiting for those here.
+//! It is for Prometheus and browsers, which can't use a Unix socket. Any process of the host can connect, and TCP does
+//! not identify it. So a client that has not shown the token may lose its slot: if all slots are taken, the oldest such
+//! client is disconnected. Clients of the Unix socket never wait for these.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -59,8 +58,8 @@ pub struct OpenedPort {
 }
 
 impl OpenedPort {
-    /// Where the configuration has a port. If somebody else has it, there is none until the next start: any process of
-    /// the host may take it, and disks are served all the same.
+    /// Opens the port of the configuration, if it has one. If another process has the port, there is none until the
+    /// next start: any process may take it, and disks must be served all the same.
     ///
     /// # Errors
     /// It can't be had, or the token can't be read or made.
@@ -98,7 +97,7 @@ impl fmt::Display for OpenedPort {
 #[derive(Clone, Default)]
 pub struct Proof(Arc<AtomicBool>);
 
-/// Who does not show the token is told what to do.
+/// Tells a client without the token what to do.
 pub async fn if_proven(
     State(token): State<Token>,
     Extension(proof): Extension<Proof>,
@@ -117,7 +116,7 @@ pub async fn if_proven(
     ([(header::WWW_AUTHENTICATE, "Bearer")], Refused(problem)).into_response()
 }
 
-/// Serves whoever connects; never ends. Without a port there is nobody.
+/// Serves all clients that connect; never ends. Without a port there are none.
 ///
 /// # Errors
 /// The runtime can't watch the port.
@@ -139,17 +138,17 @@ pub async fn accept(port: Option<OpenedPort>, router: impl FnOnce(Token) -> Rout
         // Nothing is offered here that takes longer.
         let task = tokio::spawn(async move { serve_connection(stream, service, &Stay::default()).await });
         clients.0.push_back((task.abort_handle(), proof));
-        // Who has sent its request is heard before many more who only connect have taken its place.
+        // A client that has sent its request is answered before many clients that only connect take its slot.
         tokio::task::yield_now().await;
     }
 }
 
-/// Who is connected, the oldest first.
+/// The connected clients, the oldest first.
 #[derive(Default)]
 struct Clients(VecDeque<(AbortHandle, Proof)>);
 
 impl Clients {
-    /// `false`: everybody who is there has shown the token.
+    /// `false`: all connected clients have shown the token.
     fn make_room(&mut self) -> bool {
         self.0.retain(|(task, _)| !task.is_finished());
         if self.0.len() < MAX_CLIENTS {

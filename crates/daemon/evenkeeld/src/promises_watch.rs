@@ -44,7 +44,7 @@ impl PromiseWatch {
         Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink, events }
     }
 
-    /// Whose promises fail.
+    /// The tenants whose promises fail.
     pub fn broken(&self) -> impl Iterator<Item = TenantId> {
         self.told.iter().filter(|(_, told)| told.fails).map(|(id, _)| *id)
     }
@@ -143,7 +143,7 @@ struct Told {
     fails: bool,
     good_periods: u32,
     silent_until: Nanos,
-    /// The same of commands that the drive failed.
+    /// The time until which no further line about failed commands is logged.
     errors_silent_until: Nanos,
 }
 

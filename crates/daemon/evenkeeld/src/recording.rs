@@ -16,7 +16,7 @@ const RING_COMMANDS: usize = 1 << 16;
 
 /// The tenant's commands from now on.
 pub struct Recorded {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its drive.
     pub drive: Arc<str>,

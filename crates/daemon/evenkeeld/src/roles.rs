@@ -1,4 +1,4 @@
-//! Who asks the API, and what they may: by the credentials that the kernel gives for the other end of a connection.
+//! Roles of API clients, by the credentials that the kernel gives for the other end of a connection.
 
 use std::os::fd::AsFd;
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-/// Whom the configuration lets ask.
+/// The users and groups that the configuration allows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Roles {
     operators: Option<u32>,
@@ -46,7 +46,7 @@ impl Roles {
         self.operators.is_some() || self.viewers.is_some() || self.tenants
     }
 
-    /// The role of whoever is at the other end.
+    /// The role of the client at the other end.
     ///
     /// # Errors
     /// The kernel doesn't tell.

@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<()> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    // Whoever waits for the announcement finds them in the log.
+    // Readers of the announcement find them in the log.
     log.flush();
     let as_json = args.json;
     // On a thread of its own: nobody has to read it, and SIGTERM is heard all the same.
@@ -198,7 +198,7 @@ pub fn as_gate(confined: bool) -> ExitCode {
     confine::keep_running(serve, || gate::is_wanted(std::io::stdin()))
 }
 
-/// What keeps clients for the next daemon, where somebody has started it.
+/// The keeper that keeps clients for the next daemon, if it was started.
 fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>> {
     let Some(path) = path.filter(|_| !args.no_keeper) else { return Ok(None) };
     let waits = || {

@@ -43,7 +43,7 @@ pub(crate) struct Live {
     /// `None`: it is leaving, or not served yet.
     pub(crate) server: Option<Reached>,
     pub(crate) places: Vec<(PollerId, TenantSlot)>,
-    /// Whose these pollers are, as the configuration had it when it came.
+    /// The tenants that these pollers are for, as configured when this tenant came.
     pub(crate) home: Home,
     pub(crate) leaving: Option<Leaving>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Ready {
 /// A new tenant whose range is being zeroed.
 pub(crate) struct Waiting {
     pub(crate) ready: Ready,
-    /// Who asked for it.
+    /// The thread that asked for it.
     pub(crate) done: Option<Sender<Result<TenantId>>>,
 }
 
@@ -171,7 +171,7 @@ impl ServedDrive {
         self.clock.now()
     }
 
-    /// For whoever looks at what its tenants get.
+    /// For threads that read what its tenants get.
     pub fn view(&self) -> DriveView {
         let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
         let (health, wiper) = (self.pollers.drive_health(), self.wipes.wiper());
@@ -310,7 +310,7 @@ impl ServedDrive {
         TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Who has that name now.
+    /// The tenant that has that name now.
     pub(crate) fn find_tenant(&self, name: &str) -> Option<TenantId> {
         self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
     }
@@ -551,6 +551,6 @@ pub(crate) fn nobody(id: TenantId) -> String {
 }
 
 pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {
-    // Who asked may have given up.
+    // The asking thread may have given up.
     let _ = to.send(answer);
 }

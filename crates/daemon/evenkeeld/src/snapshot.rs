@@ -56,7 +56,7 @@ impl Counted {
     }
 }
 
-/// The same of all drives.
+/// The marks of all drives.
 pub struct DriveMarks {
     /// Of a drive that came since: when nobody was there yet.
     nothing: Mark,
@@ -79,7 +79,7 @@ impl DriveMarks {
         self.of.get(&drive.name).unwrap_or(&self.nothing)
     }
 
-    /// The same later, of the drives that there are then; see [`Mark::move_on`].
+    /// Moves the marks of all drives on, for the drives of that time; see [`Mark::move_on`].
     pub fn move_on(&mut self, drives: &[DriveView], at: Nanos, go_on: impl Fn(TenantId) -> bool) {
         self.nothing = Mark::of_nobody(at);
         self.of.retain(|name, _| drives.iter().any(|drive| drive.name == *name));
@@ -90,7 +90,7 @@ impl DriveMarks {
     }
 }
 
-/// The same of all drives and of their pollers.
+/// The marks of all drives and of their pollers.
 pub struct Marks {
     drives: DriveMarks,
     pollers: HashMap<usize, HistogramCounts>,
@@ -153,7 +153,7 @@ impl Mark {
         Self { at, cpu: PollersMark::now(board, at), tenants: board.tenants().into_iter().map(counted).collect() }
     }
 
-    /// The same later; what idle tenants had counted is not copied again. The span of those that `go_on` began earlier.
+    /// Moves the mark on. Counts of idle tenants are not copied again. Spans of tenants with `go_on` began earlier.
     pub fn move_on(&mut self, board: &Board, at: Nanos, go_on: impl Fn(TenantId) -> bool) {
         let mut before = std::mem::take(&mut self.tenants);
         let counted = |probes: TenantProbes| {
@@ -211,7 +211,7 @@ impl Mark {
 
 /// A tenant that gets that part of its floor and more gets it.
 const KEPT: f64 = 0.98;
-/// Who has fewer commands outstanding in the mean did not ask for all that it could get.
+/// A tenant with fewer commands outstanding on average did not ask for all that it could get.
 const ASKS: f64 = 0.8;
 
 /// Whether a tenant gets its floor, of which it `got` so much lately; `None`: it did not ask for it all through the

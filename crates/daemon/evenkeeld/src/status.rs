@@ -6,7 +6,7 @@ use crate::served_drive::ServedDrive;
 /// Names in a line at most: it is to stay one that fits a screen.
 const NAMES_MAX: usize = 3;
 
-/// What is served, and what somebody should look at.
+/// What is served, and what needs an operator's attention.
 pub fn in_words(owner: &Owner) -> String {
     let drives = || owner.drives.values();
     let disks = drives().map(|drive| drive.tenants.len() + drive.namespaces.count()).sum();

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// How long standard error may take to have room for each piece of what is said.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// A pipe that has room takes so many bytes without waiting (PIPE_BUF of pipe(7)).
+/// A pipe with room takes this many bytes without blocking (PIPE_BUF of pipe(7)).
 const PIECE_BYTES: usize = 4096;
 
 /// Says it, or leaves it if nobody reads. Past the standard library's lock, which another thread may hold while it

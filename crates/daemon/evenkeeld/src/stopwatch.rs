@@ -11,7 +11,7 @@ use crate::pulse::Pulses;
 /// How old the last look at the CPU time may get while a poller runs. Each is a system call.
 const LOOK_PERIOD: Nanos = Nanos::from_millis(200);
 
-/// Who gave the CPU away for less had it back at once, and saves the system call.
+/// A thread that yielded the CPU for less got it back at once: the system call is saved.
 const AWAY: Nanos = Nanos(5_000);
 
 /// Measures one poller's iterations, from one reading of its clock to the next: two counts and a comparison for those
@@ -52,7 +52,7 @@ impl Stopwatch {
         took
     }
 
-    /// The same, in which nothing moved; the thread leaves: to sleep, to give its CPU away, for good.
+    /// Ends an iteration in which nothing moved. The thread leaves: to sleep, to yield its CPU, or for good.
     pub fn pause(&mut self, now: Nanos) {
         self.lap(now, false);
         self.iterations.falls_asleep();

@@ -89,7 +89,7 @@ impl Ledger {
         known.total.clone()
     }
 
-    /// Records what was looked at, before it is shown. Who was not looked at since the last record has left.
+    /// Records what was read, before it is shown. A tenant that was not read since the last record has left.
     pub fn record(&mut self) {
         self.known.retain(|_, known| std::mem::take(&mut known.is_seen));
         let mut drives = ByDrive::new();
@@ -126,7 +126,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// All tenants that somebody named.
+    /// All tenants with a name.
     pub fn all(views: &[DriveView]) -> Vec<Self> {
         let of_drive = |view: &DriveView| {
             let served = |probes: TenantProbes| {
@@ -227,7 +227,7 @@ mod tests {
         // It went to other pollers, which have counted nothing yet.
         assert_eq!(ledger.total(&drive, "db", &probes(1)), of_reads(7));
         ledger.record();
-        // Who is gone is forgotten, and the drive that is not there is not.
+        // A tenant that left is forgotten. A drive that is missing is not.
         let again = read(&path).unwrap();
         assert_eq!(again["fast"], BTreeMap::from([("db".to_owned(), of_reads(7))]));
         assert_eq!(again["slow"]["away"], of_reads(5));

@@ -41,7 +41,7 @@ const COLUMNS: &str = "time_ns,disk,op,lba,len_bytes,waited_ns,served_ns,status"
 pub struct Stay(Arc<AtomicUsize>);
 
 impl Stay {
-    /// Whether somebody needs it still.
+    /// Whether a reader still needs it.
     pub fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
@@ -177,7 +177,7 @@ impl Job {
         let stop = |tenant: TenantId| daemon.tell(Command::StopRecording(tenant));
         // A tenant that does nothing gives nothing to send.
         if self.chunks.is_closed() || self.pass_on().is_err() {
-            // Who asked has gone.
+            // The client has disconnected.
             stop(self.recorded.tenant);
             return false;
         }
@@ -261,7 +261,7 @@ impl Job {
         let lost = left as u64 + rings.iter().map(poller::Recording::lost).sum::<u64>();
         self.text.extend(api::trace_end(self.lines, lost).bytes());
         if self.waiting.is_none() {
-            // Whoever is gone doesn't miss it.
+            // A client that has disconnected does not miss it.
             let chunk = std::mem::take(&mut self.text).into();
             let _ = self.send(chunk);
         }

@@ -1,5 +1,7 @@
-//! How tenants fared lately, beside what was predicted, and whose fault a broken promise was: judged on a thread of its
-//! own while somebody asks for metrics, since the model takes its time over a thousand tenants.
+//! Judges how tenants fared lately, beside predictions, and what broke promises.
+//!
+//! It runs on a thread of its own while a client asks for metrics, because the model takes a while with a thousand
+//! tenants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,7 +23,7 @@ use crate::{panics, threads};
 /// A span that is judged is this long at least. Over one that is longer than [`SPAN_MAX`], in which nobody asked,
 /// nothing is said: so long Prometheus takes a sample for the present.
 const SPAN_MIN: Nanos = Nanos::from_millis(5_000);
-/// How long one round may look for whose fault it was. Who is left is looked at first the next time.
+/// How long one round may look for causes. The tenants left over come first in the next round.
 const BLAME_LIMIT: Duration = Duration::from_secs(1);
 
 type Judged = BTreeMap<TenantId, Verdict>;
@@ -33,7 +35,7 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Starts the thread; nothing is judged before somebody wants it.
+    /// Starts the thread. It judges nothing before it is asked.
     ///
     /// # Errors
     /// The kernel refused a thread.
@@ -51,7 +53,7 @@ impl Verdicts {
         Ok(Self { judged, wake })
     }
 
-    /// Somebody wants to know: judge anew, if it is time to.
+    /// A client asked: judge anew, if it is time to.
     pub fn wanted(&self) {
         // One who waits already is enough.
         let _ = self.wake.try_send(());

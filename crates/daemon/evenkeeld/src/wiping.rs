@@ -107,9 +107,11 @@ impl ServedDrive {
         self.wipes.failed.values().next().map(String::as_str)
     }
 
-    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. `done` hears when
-    /// a tenant has left; then what it had is overwritten, and after that free. Namespaces of a tenant are detached
-    /// from it.
+    /// Deletes a disk, or the data of a disk that is not served. The deletion is durable at once, whatever happens
+    /// then.
+    ///
+    /// `done` hears when the tenant has left. Its data is overwritten then, and its space is free after that.
+    /// Namespaces of a tenant are detached from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
@@ -130,7 +132,7 @@ impl ServedDrive {
                 if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id, done) }
             }
             None => {
-                // Who asked may have given up.
+                // The asking thread may have given up.
                 let _ = done.send(Ok(()));
                 self.wipe_next();
             }
@@ -138,7 +140,7 @@ impl ServedDrive {
         Ok(())
     }
 
-    /// Whether a disk was deleted, and somebody still has to let go of it.
+    /// Whether a disk was deleted, and a thread still has to let go of it.
     pub(crate) fn is_being_deleted(&self, id: TenantId) -> bool {
         self.wipes.held.contains_key(&id)
     }
@@ -259,7 +261,7 @@ impl ServedDrive {
     /// The wiper has come further, or not.
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
-        // One that was told to go counts no more: the drive may have been erased since.
+        // A range that was told to stop no longer counts: the drive may have been erased since.
         if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
             return;
         }

@@ -28,9 +28,9 @@ const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// How far the range of a tenant is.
 pub struct Zeroed {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantId,
-    /// So much from its start is zeroed, durably; or why it can't be.
+    /// Bytes from its start that are zeroed durably, or why they can't be.
     pub result: Result<u64>,
     /// Nothing more is written for this job.
     pub is_over: bool,

@@ -120,7 +120,7 @@ fn never() -> AtomicBool {
     AtomicBool::new(false)
 }
 
-/// One run's daemon, and who is there.
+/// One run's daemon and tenants.
 struct World {
     handle: Handle,
     dir: PathBuf,

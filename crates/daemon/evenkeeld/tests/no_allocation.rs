@@ -25,8 +25,8 @@ const DRIVE_BYTES: u64 = 16 << 20;
 const DEPTH: u16 = 128;
 const BLOCK_BYTES: u64 = 4096;
 const COMMANDS: u32 = 100_000;
-/// Time between two iterations: as busy as a fast drive keeps a poller. Each so many of them, one is as long as
-/// a policy's interval, so that its work at the end of intervals and periods is measured too.
+/// Time between two iterations: as busy as a fast drive keeps a poller. Some are as long as a policy's interval, so
+/// that its work at the end of intervals and periods is measured too.
 const STEP: Nanos = Nanos(2_000);
 const LONG_STEP: Nanos = Nanos::from_millis(10);
 const LONG_EVERY: u64 = 16;

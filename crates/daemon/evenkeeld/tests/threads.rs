@@ -16,7 +16,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 fn threads() -> Vec<String> {
     let names = fs::read_dir("/proc/self/task").unwrap().flatten();
-    // One that ends meanwhile has no name any more.
+    // A thread that ends meanwhile has no name any more.
     let names = names.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).collect()
 }
@@ -33,7 +33,7 @@ fn a_daemon_that_was_stopped_leaves_no_thread_behind() {
     let before = threads();
     let prepared = Prepared::new(Config::parse(&dir.join("ek.toml"), &text).unwrap()).unwrap();
     let daemon = Daemon::start(vec![(prepared, Profile::p5800x())], Arc::new(|_, _| {})).unwrap();
-    // One that begins has no name of its own yet.
+    // A thread that begins has no name of its own yet.
     wait_until(|| {
         let served = threads();
         let wanted = ["owner", "control", "api", "metrics", "verdicts", "live", "poller-0", "vfio-one", "vhost-two"];

@@ -42,7 +42,7 @@ struct Seen {
     db_at: Option<Nanos>,
     /// The most best-effort work at a time while nobody was promised anything.
     most_alone: u64,
-    /// The same of what was let go beside `db`, and how many commands that were.
+    /// The most that went beside `db`, and the number of commands.
     most_beside: u64,
     beside: u64,
     /// When each of its commands went.

@@ -84,7 +84,7 @@ fn attach(dir: &Path, name: &str) -> Result<Controller<VfioUserDevice>, nvme_dri
     Controller::start(VfioUserDevice::connect(&dir.join(name))?)
 }
 
-/// An image on which `old` is placed, and everything behind it is somebody's.
+/// An image on which `old` is placed, with other data behind it.
 fn prepare(dir: &Path) -> File {
     let image = File::options().create_new(true).read(true).write(true).open(dir.join("drive.img")).unwrap();
     image.set_len(IMAGE_BYTES).unwrap();

@@ -1,5 +1,6 @@
-//! A tenant's block device as the owner sees it: made when the tenant comes, deleted when it goes, and left to the next
-//! daemon if somebody has it open when this one ends.
+//! A tenant's block device as the owner sees it: created with the tenant and deleted with it.
+//!
+//! If the device is open when the daemon ends, it is left to the next daemon.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -42,13 +43,13 @@ pub fn shape(tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Sh
     Ok(shape)
 }
 
-/// A device that is served. Dropping it deletes it, whoever has it open.
+/// A device that is served. Dropping it deletes it, even if it is open.
 pub struct BlockDevice {
     name: Arc<str>,
     mark: u64,
     id: u32,
     helper: Arc<Helper>,
-    /// It stays when this is dropped: somebody has it open, and the next daemon serves it.
+    /// It stays when this is dropped: it is open, and the next daemon serves it.
     stays: bool,
     log: Log,
 }
@@ -106,13 +107,13 @@ impl BlockDevice {
         }
     }
 
-    /// Whether somebody has it open.
+    /// Whether the device is open.
     pub fn is_open(&self) -> bool {
         self.helper.is_open(&self.name, self.mark, self.id).unwrap_or(false)
     }
 
-    /// The daemon ends, and its pollers have ended: deletes the device, unless somebody has it open. Then requests wait
-    /// for the next daemon.
+    /// The daemon ends, and its pollers have ended: deletes the device, unless it is open. Then requests wait for the
+    /// next daemon.
     pub fn part(mut self) {
         self.stays = true;
         let name = Arc::clone(&self.name);

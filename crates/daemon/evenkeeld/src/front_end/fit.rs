@@ -39,7 +39,7 @@ pub struct Fitted {
 
 /// What a front end is made of.
 pub struct Making<'a> {
-    /// Whose; given once.
+    /// The tenant's identifier; not reused.
     pub id: TenantId,
     /// As configured.
     pub tenant: &'a Tenant,
@@ -57,7 +57,7 @@ pub struct Making<'a> {
     pub listener: Option<Listener>,
     /// What makes block devices, if this host has any.
     pub helper: Option<Arc<Helper>>,
-    /// Which drive, for whoever finds its block devices after us.
+    /// Identifies the drive to a later daemon that finds its block devices.
     pub drive_mark: &'a str,
     /// What the threads of all clients have.
     pub around: Surroundings,

@@ -34,7 +34,7 @@ use crate::poller_waker::{PollerWaker, Watch};
 /// Why a client is cut off.
 const LOST: &str = "the client took memory away that it had shared";
 
-/// The same.
+/// Another reason to cut a client off.
 const HELD_UP: &str = "the client kept an eventfd from being signalled for more than a millisecond";
 
 /// How much memory a tenant's client may have mapped.
@@ -145,7 +145,7 @@ impl<O: 'static> Port<O> {
         self.waker.wake();
     }
 
-    /// Has whoever writes to a client's eventfd wake the poller, until the [`Watch`] is dropped.
+    /// Lets writes to a client's eventfd wake the poller, until the [`Watch`] is dropped.
     ///
     /// # Errors
     /// Not an eventfd, or see [`PollerWaker::watch`].

@@ -21,7 +21,7 @@ use super::{FrontEnd, OnFormat, Port};
 
 /// Region indexes of a PCI device (VFIO).
 pub const BAR0: u32 = 0;
-/// The same: the MSI-X table and its pending bits.
+/// The MSI-X table and its pending bits.
 pub const BAR4: u32 = 4;
 const CONFIG_SPACE: u32 = 7;
 const REGIONS: usize = 9;
@@ -46,7 +46,7 @@ pub enum Order {
     Connected(Session),
     /// The client's request; answered when it is done, or not at all if the daemon ends first.
     Request(Request, Sender<Reply>),
-    /// The client has repeated what it had said to an earlier process, after so long with none.
+    /// The client has repeated its messages to an earlier process, after this time without one.
     Restored(Nanos),
     /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.
     Left(Sender<()>),
@@ -56,7 +56,7 @@ pub enum Order {
     Recorded(FormatRecord, bool),
     /// There is a namespace more from now on, which lies there. What is there is the tenant's own.
     Attach(u32, NamespaceConfig, Extents),
-    /// A namespace has so many bytes from now on, which lie there. What is new is there and zeroed.
+    /// A namespace has this many bytes from now on, in these extents. What is new is zeroed.
     Grow(u32, u64, Extents),
     /// Another controller has a namespace too, or no more.
     Elsewhere(u32, bool),
@@ -84,7 +84,7 @@ pub fn for_parts(order: Order, parts: usize) -> Vec<Order> {
     std::iter::once(Order::InTurn(Box::new(order), turn)).chain(others).collect()
 }
 
-/// The same order for a part that is not the first. `None`: it is not about namespaces.
+/// The order for a part that is not the first. `None`: it is not about namespaces.
 fn for_other(order: &Order, turn: Turn) -> Option<Order> {
     let same = match order {
         Order::Attach(nsid, config, extents) => Order::Attach(*nsid, config.clone(), extents.clone()),
@@ -283,7 +283,7 @@ impl NvmeDevice {
     fn detach(&mut self, nsid: u32, done: OnDetached) {
         let detached = self.controller.detach(nsid);
         self.notify();
-        // One that is not there may be going already, and need not go otherwise.
+        // A namespace that is not attached may be leaving already. If it has left, this is done.
         if detached.is_err() && self.controller.is_detached(nsid) {
             return done();
         }
@@ -390,7 +390,7 @@ impl FrontEnd for NvmeDevice {
                 self.place(nsid, extents, grown);
             }
             Order::Elsewhere(nsid, elsewhere) => {
-                // One that could not be attached was logged then.
+                // A namespace that could not be attached was logged then.
                 let _ = self.controller.set_elsewhere(nsid, elsewhere);
             }
             Order::Detach(nsid, done) => self.detach(nsid, done),
@@ -442,7 +442,7 @@ impl FrontEnd for NvmeDevice {
                 false
             }
             Waiting::Gone(done) if is_idle && is_unmapped => {
-                // Whoever comes next must not find what this client left.
+                // The next client must not find this client's data.
                 controller.record();
                 done.iter().for_each(|done| answer(done, ()));
                 false

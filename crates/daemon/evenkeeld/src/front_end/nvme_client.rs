@@ -177,7 +177,7 @@ fn own(request: Request) -> Request {
     }
 }
 
-/// The same request for a part that is not the first. `None`: the first alone has what is asked for.
+/// The request for a part that is not the first. `None`: only the first part needs it.
 fn for_other(request: &Request) -> io::Result<Option<Request>> {
     Ok(Some(match request {
         // Which interrupts are pending, each part knows of its own.

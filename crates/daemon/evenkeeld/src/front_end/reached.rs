@@ -24,7 +24,7 @@ impl Reached {
         }
     }
 
-    /// Whether somebody has the disk now.
+    /// Whether a client has the disk now.
     pub fn has_client(&self) -> bool {
         match self {
             Self::Socket(server) => server.has_client(),
@@ -40,7 +40,7 @@ impl Reached {
         }
     }
 
-    /// The daemon ends: waits until nobody comes any more. A device that somebody has open stays for the next daemon.
+    /// The daemon ends: waits until no client comes any more. A device that is open stays for the next daemon.
     pub fn part_by(self, deadline: Instant) {
         match self {
             Self::Socket(server) => {

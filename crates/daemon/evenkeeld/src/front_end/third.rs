@@ -98,7 +98,7 @@ impl FrontEnd for Tiny {
         if let Some(mapping) = self.memory.take() {
             memory.unmap(&mapping);
         }
-        // One that left has nobody to tell.
+        // A client that left needs no answer.
         self.gone.take().map(|done| done.send(()));
         false
     }

@@ -51,7 +51,7 @@ impl FrontEnd for UblkQueues {
     fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
         match order {
             Order::Start(Starting { queues, is_recovered, done }) => {
-                // Who no longer waits needs no answer.
+                // A thread that no longer waits needs no answer.
                 let _ = done.send(self.queues.start(queues, is_recovered, memory));
             }
             Order::Grow(growth) => {

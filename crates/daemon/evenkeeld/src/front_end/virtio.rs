@@ -32,7 +32,7 @@ pub enum Order {
     WriteCache(Sender<()>),
     /// Stop a ring; answered when nothing of it is in flight.
     Stop(u16, Sender<Stopped>),
-    /// The client has repeated what it had said to an earlier process, after so long with none: its rings are served
+    /// The client has repeated its messages to an earlier process, after this time without one. Its rings are served
     /// from now on.
     Restored(Nanos, Sender<()>),
     /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.

@@ -166,7 +166,8 @@ impl Device for VirtioClient {
         let polled = kick.is_none();
         let watch = kick.map(|kick| port.watch(kick)).transpose();
         let watch = watch.map_err(|error| format!("its kick can't be watched: {error}"))?;
-        // Who has no log for us has none that outlives us, unless we do.
+        // A client without a log of requests in flight has none that outlives this process, unless the daemon keeps
+        // one.
         let own_log = self.lasting.as_ref().filter(|_| inflight.is_none()).and_then(|lasting| lasting.log(ring));
         // What ran before must be in it: nothing is to be done twice.
         let log_is_own = own_log.is_some() && !self.is_restoring;

@@ -37,8 +37,8 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// That of a listener's clients, who have so many queues: as an earlier process left it if a client of that one is
-    /// held. `None`: they are not kept.
+    /// The memory of a listener's clients with this many queues. It is as an earlier process left it if a client of
+    /// that process is held. `None`: clients are not kept.
     ///
     /// # Errors
     /// The kernel has no memory for it.
@@ -144,7 +144,7 @@ mod tests {
         lasting.note_stopped(0, 0);
         lasting.note_stopped(3, u16::MAX);
         lasting.note_write_cache(false);
-        // One that runs: the version that its log begins with.
+        // A queue that runs: the version that its log begins with.
         lasting.log(1).unwrap().store_u16(8, 1).unwrap();
         let next = Lasting::of(&file, 4).unwrap();
         assert_eq!([0, 1, 2, 3].map(|ring| next.stopped_at(ring)), [Some(0), None, None, Some(u16::MAX)]);

@@ -44,7 +44,7 @@ pub enum WipeError {
     Differs,
 }
 
-/// Whom to tell of each step; it may not wait.
+/// Called for each step; it must not wait.
 pub type OnWipeStep = Box<dyn Fn(WipeStep) + Send>;
 
 /// Overwrite this range from now on. There is none at present.
@@ -156,7 +156,7 @@ impl Wiper {
         })
     }
 
-    /// The last pass leaves zeros: whoever gets the range next sees them.
+    /// The last pass leaves zeros, which the range's next owner sees.
     fn prepare_pass(&mut self) {
         let Some(run) = &self.run else { return };
         match run.method.passes() - run.passes.min(run.method.passes()) {
@@ -193,8 +193,8 @@ impl Wiper {
 
 impl Source for Wiper {
     fn live_vqs(&self) -> u128 {
-        // Who waits for it to leave, or ends the daemon, waits for what is in flight and no longer: the rest of the
-        // range is for the next start.
+        // A thread that waits for the wiper to leave, or ends the daemon, waits only for commands in flight. The rest
+        // of the range is left for the next start.
         let has_more = self.run.is_some() && !self.is_leaving;
         u128::from(has_more || self.in_flight > 0) << VQ
     }

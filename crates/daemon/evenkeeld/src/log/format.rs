@@ -1,4 +1,4 @@
-//! A line of the log, as whoever reads it wants it.
+//! Formats log lines.
 
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use tracing::Level;
 pub enum Style {
     /// `evenkeeld: db: a client attached`. Service managers put the time before lines.
     Text,
-    /// The same for the journal: the level is in front, as sd-daemon(3) has it, and the name is the journal's to say.
+    /// Text for the journal: the level is in front, as sd-daemon(3) has it, and the journal adds the name.
     Prefixed,
     /// A message of the journal's native protocol.
     Fields,
@@ -141,7 +141,7 @@ fn in_utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
-/// The date that is so many days after 1970-01-01.
+/// The date this many days after 1970-01-01.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;

@@ -1,7 +1,7 @@
-//! Log lines to standard error or the journal, which never hold anybody up.
+//! Log lines to standard error or the journal, which never block a thread of the daemon.
 //!
-//! Whoever reads our standard error may have stopped reading, or be gone, or its disk is full. A thread of its own
-//! writes; a line that finds too many waiting is dropped and counted, and the count is told as soon as there is room.
+//! The reader of standard error may have stopped reading, or be gone, or its disk is full. So a thread of its own
+//! writes. A line that finds too many waiting is dropped and counted, and the count is told as soon as there is room.
 //! By hand, because what `tracing-appender` offers for this can't be flushed before the daemon says that it serves, and
 //! what `tracing-journald` offers writes from whichever thread has something to say.
 //!
@@ -90,7 +90,7 @@ pub fn sink() -> Sink {
     })
 }
 
-/// The same for lines that come from one drive.
+/// A sink for lines of one drive.
 pub fn on_drive(sink: Sink, drive: &str) -> Sink {
     let drive = drive.to_owned();
     Arc::new(move |about, line| sink(client_socket::About { drive: about.drive.or(Some(&drive)), ..about }, line))
@@ -283,7 +283,7 @@ impl LogWriter {
 
     fn write(&self, line: &Line) {
         let written = match &self.journal {
-            // One that is gone, or takes no message of that length, is told the bare line.
+            // A socket that is gone, or does not take a message of that length, gets the bare line.
             Journal::Fields(socket) => socket.send(&line.bytes).is_ok(),
             Journal::None | Journal::Lines => false,
         };

@@ -35,7 +35,7 @@ impl Counted {
         Self { name: Arc::clone(name), probes: probes.clone(), counters, latencies }
     }
 
-    /// The same probes now. What an idle tenant had counted is not copied again.
+    /// Reads the probes anew. Counts of idle tenants are not copied again.
     fn now(&self) -> Self {
         let counters = self.probes.counters();
         let latencies = match counters.completed == self.counters.completed {
@@ -135,7 +135,7 @@ fn of_drive(old: &BTreeMap<TenantId, Counted>, view: &DriveView) -> (Vec<Summary
         let Some(name) = name_of(id, old, view) else { continue };
         let start = Counted::start(&name, &probes);
         let is_same = |it: &&Counted| it.probes.is(&probes);
-        // One that comes counts from its start; where pollers come or go, those of before end the interval.
+        // A new tenant counts from its start. If pollers come or go, the counts of the former ones end the interval.
         let before = old.get(&id);
         let now = match before {
             None => start.now(),

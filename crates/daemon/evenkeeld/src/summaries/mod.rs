@@ -24,7 +24,7 @@ const INTERVAL_MS: u64 = INTERVAL_S * 1_000;
 /// An interval that would be shorter than this becomes part of the next one.
 const SHORTEST_MS: u64 = 1_000;
 
-/// Whoever asks the thread something waits no longer: it may wait for a disk.
+/// The longest wait for an answer of this thread, which may wait for a disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the last summary may take when the daemon ends.
@@ -140,7 +140,7 @@ impl Keeper {
                     self.look();
                     let (intervals, _) = self.measure();
                     let written = self.store.as_ref().and_then(Store::written);
-                    // Who asked may have given up.
+                    // The asking thread may have given up.
                     let _ = done.send(Current { intervals, written, trouble: self.trouble.clone() });
                 }
                 Ok(Order::Stop(done)) => {

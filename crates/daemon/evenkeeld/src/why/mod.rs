@@ -21,7 +21,7 @@ use crate::problems::no_such_disk;
 use crate::summaries::{Summaries, unix_ms};
 use crate::{panics, threads};
 
-/// Who asks more at a time is told to come later.
+/// Questions that wait at a time. Further clients are told to come later.
 const MOST_QUESTIONS: usize = 16;
 
 /// How far back the time before says what is usual.

@@ -8,7 +8,7 @@ use promises::planning::undeclared;
 
 use crate::foresight::Foresight;
 
-/// Who was there in a spell, for the model; the tenant that is asked about first, then its neighbours in their order.
+/// The tenants of a spell, for the model: the one asked about first, then its neighbours in their order.
 pub struct Scene<'a> {
     site: &'a Site,
     policy: &'a PolicyConfig,
@@ -48,7 +48,7 @@ impl<'a> Scene<'a> {
         Some(scene)
     }
 
-    /// Whose fault it is that the target was missed, as `stats` would say.
+    /// What made the tenant miss its target, as `stats` would say.
     pub fn blame(&self) -> Option<Blame> {
         let Self { policy, tenants, assumed, then, starved, .. } = self;
         let evidence = Evidence { policy, tenants, assumed, measured: then, starved: *starved };
@@ -81,7 +81,7 @@ impl<'a> Scene<'a> {
         self.own_takes(policy, asked.collect())
     }
 
-    /// The same as usual.
+    /// The usual value.
     pub fn usually_takes(&self) -> Option<Nanos> {
         self.usual.first()?.as_ref().filter(|own| !own.is_idle())?;
         let all = self.usual.iter().zip(&self.tenants);

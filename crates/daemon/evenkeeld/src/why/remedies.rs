@@ -11,7 +11,7 @@ use policy::{Class, PolicyKind};
 
 use super::model::Scene;
 
-/// Whose fault it was.
+/// The cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The tenant's own load.
@@ -101,8 +101,8 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
     }
 }
 
-/// Within what so many of the tenant's commands should be as were promised, or 99 of 100: its target, or what the model
-/// says of the usual time.
+/// The latency that the promised percentage of commands, or 99 %, should meet: the target, or what the model predicts
+/// for the usual time.
 fn goal(comparison: &Comparison, scene: Option<&Scene<'_>>) -> Option<Nanos> {
     if let Promise::Target { ns, .. } = comparison.promise {
         return Some(Nanos(ns));
@@ -187,7 +187,7 @@ fn promise(
     })
 }
 
-/// A limit of so many commands a second as a configuration has it: in bytes for large ones, to two digits.
+/// A limit of commands per second as a configuration has it: in bytes for large ones, to two digits.
 fn in_words(iops: f64, then: &Did) -> (&'static str, String) {
     if then.mean_len_bytes() < LARGE_BYTES {
         return ("rw_iops", Rate(two_digits(iops)).to_string());
@@ -251,7 +251,7 @@ mod tests {
         let remedy = limit(0, &grown, None, None).expect("one");
         assert_eq!(remedy.command.as_deref(), Some("evenkeel disk set batch --rw-iops 120"));
         assert_eq!(remedy.predicted_us, None);
-        // One that usually does nothing can't be held to that.
+        // A tenant that usually does nothing can't be held to that.
         assert_eq!(limit(0, &neighbour(did(4_000.0, 4096.0), None), None, None), None);
         let promised = Neighbour { promise: Promise::Target { ns: 1, late_ppm: 10_000 }, ..grown.clone() };
         assert_eq!(limit(0, &promised, None, None), None);

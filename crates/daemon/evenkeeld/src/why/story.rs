@@ -84,8 +84,8 @@ fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
     format!("no model was asked: {why}")
 }
 
-/// Whose fault, and what shows it. A tenant's own limits come first: nobody else brings it to them. Then load that
-/// grew: what else there is may follow from it. Then what the model says of a promise; then what no load explains.
+/// The cause, and the evidence. A tenant's own limits come first: no other tenant imposes them. Then load that grew:
+/// other changes may follow from it. Then the model's view of a promise. Last, what no load explains.
 fn find(
     comparison: &Comparison,
     is_restarted: bool,
@@ -165,7 +165,7 @@ fn blame_row(fault: Fault, why: String, comparison: &Comparison) -> BlameRow {
     BlameRow { culprit: culprit.to_owned(), neighbour, why }
 }
 
-/// `410 MB/s in commands of 128KiB`, or so many commands a second where they are small.
+/// `410 MB/s in commands of 128KiB`, or commands per second if they are small.
 pub fn load(did: &Did) -> String {
     if did.is_idle() {
         return "nothing".to_owned();

@@ -23,8 +23,8 @@ use crate::front_end::{Making, budget};
 /// Data of one command at most (MDTS).
 pub(super) const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 
-/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a
-/// time is hardly more than a large one. Guests split what is larger.
+/// The largest transfer if tenants take turns. A command can't be interrupted, and all that the arbiter lets into the
+/// drive at a time is hardly more than one large command. Guests split larger transfers.
 const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 
 /// Why a tenant can't be served in parts.

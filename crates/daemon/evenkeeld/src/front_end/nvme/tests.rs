@@ -100,7 +100,7 @@ impl Guest {
         fetched
     }
 
-    /// The same, to its end.
+    /// Formats, to the end.
     fn format(&mut self, nsid: u32) -> Vec<(u64, u64)> {
         let parts = self.erase(nsid);
         let places = parts.iter().map(|(place, ..)| *place).collect();
