@@ -19,7 +19,7 @@ pub struct Account {
     pub id: Option<u32>,
 }
 
-/// Whom the daemon becomes once it has opened what takes root.
+/// The user and group that the daemon takes once it has opened what needs root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DaemonSection {
     /// `None`: it stays who it is.
@@ -28,7 +28,7 @@ pub struct DaemonSection {
     pub group: Option<Account>,
 }
 
-/// Who may ask the API, besides root and the daemon's own user.
+/// The users that may use the API, besides root and the daemon's own user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiSection {
     /// A group whose members may do everything.
@@ -37,13 +37,13 @@ pub struct ApiSection {
     pub viewers: Option<Account>,
     /// The user of a tenant's socket may look at that tenant.
     pub tenants: bool,
-    /// Whoever has the token may look here by TCP too: an address of this host alone.
+    /// Address of a read-only TCP port for clients with the token: an address of this host only.
     pub listen: Option<SocketAddr>,
     /// The token, in a file of the operator's; else the daemon makes one. Absolute.
     pub token_file: Option<PathBuf>,
 }
 
-/// Who may use a tenant's socket, besides root and the daemon's own user.
+/// The users that may use a tenant's socket, besides root and the daemon's own user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketSection {
     /// Its owner.

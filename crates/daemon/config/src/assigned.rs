@@ -187,7 +187,7 @@ impl Assignments {
         let read = |entry: std::fs::DirEntry| {
             let name = entry.file_name().into_string().ok()?;
             let address: PciAddress = name.strip_suffix(".toml")?.parse().ok()?;
-            // A pipe would have us wait for whoever writes to it.
+            // Opening a pipe would wait for a writer.
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             let text = if is_file { std::fs::read_to_string(entry.path()).unwrap_or_default() } else { String::new() };
             let unknown = Assignment { address: address.to_string(), serial: String::new(), is_function: false };
@@ -213,10 +213,10 @@ impl Assignments {
         Some((format!("{address} is assigned to a VM{was}"), remedy(address)))
     }
 
-    /// Keeps everybody else from changing who has which drive, until what is returned is dropped.
+    /// Keeps other processes from changing the assignment of drives, until the returned file is dropped.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if somebody is at it, or the system's.
+    /// [`io::ErrorKind::WouldBlock`] if another process holds the lock, or the system's.
     pub fn lock(&self) -> io::Result<File> {
         let directory = self.root.join(DIRECTORY);
         std::fs::create_dir_all(&directory)?;

@@ -63,7 +63,7 @@ impl Config {
         sink.finish()
     }
 
-    /// The same of disks that a layout has.
+    /// Refuses block sizes of disks in a layout that are smaller than the drive's.
     pub(crate) fn refuse_smaller_than(
         &self,
         drive_bytes: Option<u32>,
@@ -73,7 +73,7 @@ impl Config {
         drive_bytes.map_or(Ok(()), |bytes| self.refuse_smaller_blocks(bytes, &placed))
     }
 
-    /// New disks have blocks of at least so many bytes.
+    /// Raises the block size of new disks to at least this many bytes.
     pub(crate) fn raise_blocks(&mut self, drive_bytes: u32) {
         let namespaces = self.namespaces.iter_mut().map(|it| &mut it.lba_bytes);
         let all = self.tenants.iter_mut().map(|it| &mut it.lba_bytes).chain(namespaces);

@@ -32,13 +32,13 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Serve tenants whose promises can't be kept.
     pub overcommit: bool,
-    /// Whom the daemon becomes.
+    /// The user that the daemon becomes.
     pub daemon: DaemonSection,
-    /// Who may ask the API.
+    /// The users that may use the API.
     pub api: ApiSection,
     /// The drive.
     pub device: Device,
-    /// Who may send next.
+    /// The scheduling policy.
     pub policy: Settings,
     /// The threads that move commands.
     pub pollers: Pollers,
@@ -176,8 +176,8 @@ pub struct DoorbellScan {
 }
 
 impl DoorbellScan {
-    /// From one look to the next, after the poller had nothing to do for `quiet`. Within the bounds it is a thousandth
-    /// of that: whoever was away for long waits a little longer, and an idle host seldom wakes up.
+    /// The time until the next look, after the poller had nothing to do for `quiet`. Within the bounds it is 1/1000 of
+    /// that: after a long pause a guest waits a little longer, and an idle host seldom wakes up.
     pub fn after(&self, quiet: Nanos) -> Nanos {
         Nanos(quiet.0 / 1000).min(self.at_most).max(self.first)
     }
@@ -224,7 +224,7 @@ pub struct Tenant {
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
     pub queues: u16,
-    /// Who may use its socket.
+    /// The users that may use its socket.
     pub socket: SocketSection,
     pub(crate) marks: TenantMarks,
 }
@@ -258,8 +258,8 @@ impl Config {
         check::check(Text { file: file.to_owned(), text: text.to_owned() }, View::only(text.len()))
     }
 
-    /// The same file with these disks beside its tenants, each a `[[tenant]]` or `[[namespace]]` section of its own,
-    /// and no others. They are on this drive, and held to the same rules.
+    /// This file with these disks beside its tenants and no others, each a `[[tenant]]` or `[[namespace]]` section of
+    /// its own. They are on this drive, and must obey all rules.
     ///
     /// # Errors
     /// Everything that is wrong with one of them, or with all together.

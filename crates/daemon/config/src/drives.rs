@@ -31,7 +31,7 @@ const DRIVES_MAX: usize = 64;
 /// Which part of a text a [`Config`] is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Whose; `None`: there is one drive, and everything is its.
+    /// The drive that it belongs to. `None`: there is one drive, and everything is on it.
     drive: Option<String>,
     /// Tenants that are there and name no drive, where there are several.
     placed: BTreeSet<String>,
@@ -99,7 +99,7 @@ impl View {
         names.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// The same, once every tenant is on a drive.
+    /// This file, once every tenant is on a drive.
     pub(crate) fn placed(&self) -> Self {
         Self { is_placed: true, ..self.clone() }
     }
@@ -219,7 +219,7 @@ impl Found {
         Ok(Self { config, host, file })
     }
 
-    /// Who is where already; `None`: nobody was there yet.
+    /// The existing layout. `None`: the drive has none yet.
     pub fn layout(&self) -> Option<&Layout> {
         self.file.layout()
     }

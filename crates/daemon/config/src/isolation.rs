@@ -7,7 +7,7 @@ use crate::check::Draft;
 use crate::problem::Sink;
 use crate::section::{Section, choice, integer, or, size};
 
-/// Whom a tenant shares its poller with.
+/// Which tenants a tenant shares its poller with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
     /// Others, where the layout of the pollers says so.

@@ -1,4 +1,4 @@
-//! All drives of a file as they are now: which are there, which are not and need not be, and who is where.
+//! All drives of a file as they are now: present ones, missing ones that may be missing, and their layouts.
 
 use std::path::Path;
 
@@ -95,7 +95,7 @@ impl Drives {
             }
         }
         if there.is_empty() {
-            // Somebody must be served.
+            // At least one drive must be served.
             missing.iter().for_each(|it| _ = all.take::<()>(Err(it.errors.clone())));
         }
         all.finish(file)?;

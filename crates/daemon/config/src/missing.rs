@@ -48,7 +48,7 @@ impl Missing {
         self.errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Who is where on it, if that is known.
+    /// The layout of the missing drive, if known.
     pub fn layout(&self) -> Option<&Layout> {
         self.file.as_ref().ok().and_then(LayoutFile::layout)
     }
@@ -116,7 +116,7 @@ impl Missing {
         self.at.as_deref() == Some(path) || self.config.device.backend.place().as_deref() == Some(path)
     }
 
-    /// Removes the record of who has what on a drive that was added, durably. What is on the drive stays.
+    /// Removes the layout of a drive that was added, durably. The drive's content stays.
     ///
     /// # Errors
     /// The system's; the record is there still.

@@ -27,7 +27,7 @@ pub struct Namespace {
     pub size: Size,
     /// Its identifier on every controller, one of [`NSIDS`].
     pub nsid: u32,
-    /// Whose controllers have it: NVMe tenants, each once. May be empty.
+    /// NVMe tenants whose controllers have it, each once. May be empty.
     pub attachments: Vec<Attachment>,
     /// Several may write to it.
     pub shared: bool,
@@ -39,7 +39,7 @@ pub struct Namespace {
 /// A controller that has a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// Whose it is.
+    /// The NVMe tenant.
     pub tenant: String,
     /// Its guest may not write to the namespace.
     pub read_only: bool,

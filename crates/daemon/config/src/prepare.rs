@@ -79,7 +79,7 @@ impl Found {
         Ok(Prepared { config, host, layout, changes, warnings, file })
     }
 
-    /// What keeps anybody from being served there, whoever that is.
+    /// Refuses to serve a drive because of its content.
     pub(crate) fn refuse_content(&self) -> Result<(), ConfigErrors> {
         self.refuse_unknown_content()?;
         self.refuse_lost_image()?;
@@ -87,7 +87,7 @@ impl Found {
         self.config.refuse_smaller_than(self.host.block_bytes, self.layout())
     }
 
-    /// Data that no layout knows is somebody's, unless every tenant says where its own is.
+    /// Refuses a drive whose data no layout knows, unless every tenant names its range.
     fn refuse_unknown_content(&self) -> Result<(), ConfigErrors> {
         let Self { config, host, file } = self;
         let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) else { return Ok(()) };
@@ -102,7 +102,7 @@ impl Found {
         Err(config.path_error(unknown_content(host), remedy))
     }
 
-    /// An image that is to be made must not take the place of one that somebody has data in.
+    /// Refuses to create an image in place of one with data.
     fn refuse_lost_image(&self) -> Result<(), ConfigErrors> {
         let Some(path) = self.file.path().filter(|_| self.host.to_create) else { return Ok(()) };
         let Some(first) = self.layout().and_then(|layout| layout.placements().first()) else { return Ok(()) };
@@ -151,7 +151,7 @@ impl Prepared {
         }
         let lock = self.config.lock_device()?;
         match &self.config.device.backend {
-            // Who may not write to it can't be served from it either, and is told so when it is opened.
+            // An image that this process may not write can't be served either. Opening it reports that.
             Backend::File { path, .. } => match OpenOptions::new().write(true).open(path) {
                 Ok(image) => self.mark(&image),
                 Err(_) => self.file.save(self.layout.clone()),

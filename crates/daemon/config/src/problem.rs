@@ -45,7 +45,7 @@ impl ConfigErrors {
         Self { file: file.to_owned(), problems: vec![problem] }
     }
 
-    /// The same with something else that helps against each.
+    /// Adds another remedy to each problem.
     pub(crate) fn or(mut self, remedy: &str) -> Self {
         self.problems.iter_mut().for_each(|problem| problem.remedy += remedy);
         self

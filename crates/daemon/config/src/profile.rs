@@ -12,9 +12,9 @@ use crate::section::{Wrong, clip, list, text};
 /// The drive that `model` imitates, and where a policy's defaults come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// One that comes with the program.
+    /// A built-in profile.
     BuiltIn(BuiltIn),
-    /// A profile in TOML. Its text is read and checked by whoever builds the drive model.
+    /// A profile in TOML. The builder of the drive model reads and checks its text.
     File(PathBuf),
 }
 

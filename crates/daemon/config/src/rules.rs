@@ -47,7 +47,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     warnings.into_problems()
 }
 
-/// What must hold of each tenant, whoever else is there.
+/// The rules for each tenant by itself.
 pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
     steps(sink, draft);
     sockets(sink, draft);

@@ -349,7 +349,7 @@ impl<'t, 'i> Section<'t, 'i> {
         self.reject_unknown_but(sink, &[]);
     }
 
-    /// The same, but for keys of which something else is `told`.
+    /// Reports unknown keys, except those in `told`, which are reported elsewhere.
     pub fn reject_unknown_but(&self, sink: &mut Sink<'_>, told: &[&str]) {
         let known = self.known;
         for (key, value) in self.table.into_iter().flatten() {

@@ -198,7 +198,7 @@ impl Sections {
         }
         let of = |kind: DiskKind| self.disks.iter().filter(move |(its, _)| *its == kind);
         for (kind, disk) in DiskKind::ALL.into_iter().flat_map(of) {
-            // The same.
+            // Writing to a string can't fail.
             let _ = writeln!(text, "\n[[{}]]", kind.name());
             write_keys(&mut text, disk, kind.keys());
             if let Some(Value::Table(demand)) = disk.get("demand") {

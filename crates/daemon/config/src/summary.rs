@@ -31,7 +31,7 @@ pub struct Summary {
     pub pollers: Vec<PollerSummary>,
     /// In the file's order.
     pub tenants: Vec<TenantSummary>,
-    /// The same.
+    /// Namespaces, in the order of the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<NamespaceSummary>,
     /// Ranges of tenants that the configuration does not name.
@@ -103,7 +103,7 @@ pub struct PolicySummary {
 /// One poller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PollerSummary {
-    /// Whom it serves.
+    /// Tenants that it serves.
     pub tenants: Vec<String>,
     /// The queue that it serves, where each has a poller of its own; none: all of its tenants'.
     pub queue: Option<u16>,

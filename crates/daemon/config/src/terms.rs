@@ -163,7 +163,7 @@ fn out_of_reach(floor: &Floor, limits: &Limits) -> Option<(&'static str, String,
         ),
     ];
     let Floor { ios_per_sec: ios, mbytes_per_sec: mib } = *floor;
-    // The same under the other kind of limit, with the commands that need least of that.
+    // The floor under the other kind of limit, with the commands that need least of it.
     let least_mib = (ios * LEAST_BYTES).div_ceil(1 << 20);
     let least_ios = (mib << 20).div_ceil(BLOCK_MAX_BYTES);
     let asks = [

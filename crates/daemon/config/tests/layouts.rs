@@ -301,7 +301,7 @@ fn image_config(dir: &Path, more: &str, tenants: &[&str]) -> Config {
     image_config_with(dir, more, tenants, "")
 }
 
-/// The same with more sections at its end.
+/// The image's configuration, with more sections at its end.
 fn image_config_with(dir: &Path, more: &str, tenants: &[&str], sections: &str) -> Config {
     let mut text = format!(
         "runtime_dir = \"{0}/run\"\n[device]\nbackend = \"file\"\npath = \"{0}/drive.img\"\n{more}\n",
@@ -523,7 +523,7 @@ fn a_namespace_stays_when_its_tenant_leaves_the_file() {
     assert_eq!(recorded.as_deref(), Some(namespace(2).replace("\"b\"", "").as_str()));
 }
 
-/// Somebody who may write to the image's directory, and nowhere else.
+/// An attacker may write to the image's directory, and nowhere else.
 #[test]
 fn links_and_pipes_in_place_of_files_are_refused() {
     let dir = tempfile::tempdir().expect("temporary directory");

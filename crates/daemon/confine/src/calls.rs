@@ -21,7 +21,7 @@ pub enum ThreadKind {
     Control,
     /// Answers who asks over HTTP.
     Api,
-    /// Reads the probes for whoever asks for metrics, and judges how tenants fare.
+    /// Reads the probes for metrics requests, and judges how tenants fare.
     Metrics,
     /// Looks at mapped doorbells.
     Doorbells,
@@ -135,7 +135,7 @@ const UNLISTEN: &[Call] = &[
     any(SYS_shutdown),
     any(SYS_accept4),
     any(SYS_sendmsg),
-    // The answer of whoever keeps clients.
+    // The keeper's answers.
     any(SYS_recvmsg),
     any(SYS_statx),
     any(SYS_newfstatat),
@@ -335,7 +335,7 @@ const HISTORY: &[Call] = &[
     any(SYS_unlink),
 ];
 
-/// Where the kernel's own functions are, which tell the time: asked for once, by whoever is first.
+/// The address of the kernel's own functions, which tell the time: asked for once, by the first thread.
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
 /// A client's socket, beside its descriptors.

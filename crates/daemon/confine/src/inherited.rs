@@ -4,8 +4,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Takes descriptors, by their numbers, that whoever executed this program left open for it; no program that this one
-/// executes has them. Numbers that are not open are left out, as are the standard ones.
+/// Takes descriptors, by their numbers, that were left open for this program when it was executed. No program that this
+/// one executes inherits them. Numbers that are not open are left out, and so are the standard ones.
 ///
 /// Call it once for each, and first thing in `main`: nothing else in the process may have opened any of them.
 pub fn take_inherited(numbers: impl IntoIterator<Item = u32>) -> Vec<OwnedFd> {

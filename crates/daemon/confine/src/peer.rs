@@ -1,4 +1,4 @@
-//! The groups of whoever connected to a socket.
+//! The groups of the process at the other end of a socket.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,4 +1,4 @@
-//! Who the process is, and what it may do as that.
+//! The process's user, groups and capabilities.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use rustix::thread::{
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Whom the process becomes.
+/// The user and groups that the process takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
     /// Real, effective and saved user.
     pub uid: u32,
-    /// The same of groups.
+    /// Real, effective and saved group.
     pub gid: u32,
     /// All supplementary groups.
     pub groups: &'a [u32],
 }
 
-/// Becomes somebody else, if told to, and drops every capability, for good: neither this thread nor one that it starts
-/// nor a program that one executes gets any back. Root that stays root keeps its capabilities.
+/// Changes the user, if told to, and drops every capability for good. Neither this thread, nor threads that it starts,
+/// nor programs that they execute can get any back. Root that stays root keeps its capabilities.
 ///
 /// # Errors
 /// There are other threads, which would stay as they are; or the kernel refused.
@@ -41,8 +41,8 @@ pub fn drop_privileges(identity: Option<Identity<'_>>) -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Stays root, with no more than what making block devices takes (CAP_SYS_ADMIN) and seeing whoever has one open, of
-/// any user (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
+/// Stays root, with only the capabilities for making block devices (CAP_SYS_ADMIN) and for seeing every user's
+/// processes that have one open (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
 ///
 /// # Errors
 /// There are other threads, which would stay as they are; or the kernel refused.

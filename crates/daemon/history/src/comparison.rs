@@ -8,7 +8,7 @@ use crate::{Interval, Promise, Summary};
 /// An interval whose mean latency is this many times the usual one is slow.
 const SLOW: f64 = 1.5;
 
-/// Who does this part more than usual does something else than usual.
+/// A tenant whose load is this fraction above usual does something unusual.
 const GROWN: f64 = 0.5;
 
 /// What is less than this part of all that a drive does makes nobody wait.
@@ -17,7 +17,7 @@ const MATTERS: f64 = 0.1;
 /// Pollers that wait longer than this part of the time for a CPU can make every hundredth command late.
 const STARVED: f64 = 0.01;
 
-/// Commands are weighed by the bytes they move, and as so many at least.
+/// Commands are weighed by the bytes they move, but at least by this many.
 const LEAST_BYTES: f64 = 4096.0;
 
 /// What one tenant did and got, over some intervals.
@@ -177,7 +177,7 @@ pub struct Comparison {
     pub usual: Option<Did>,
     /// Part of the time in which pollers waited for a CPU, 0 to 1.
     pub starved: f64,
-    /// The same usually.
+    /// The usual value of `starved`.
     pub usual_starved: Option<f64>,
     /// Those that did something then, the one that did most more than usual first.
     pub neighbours: Vec<Neighbour>,
@@ -242,8 +242,8 @@ impl Comparison {
         })
     }
 
-    /// What was different: load if somebody's grew, else the host or the drive. `None`: nothing that shows, or nothing
-    /// is known of the usual time.
+    /// What was different: the load of a tenant that grew, else the host or the drive. `None`: the data does not show
+    /// it, or the usual values are not known.
     pub fn change(&self) -> Option<Change> {
         self.grown().or_else(|| {
             let usual = self.usual?;
@@ -264,7 +264,7 @@ impl Comparison {
         matches!(self.promise, Promise::Target { late_ppm, .. } if self.then.stalled * 1e6 > f64::from(late_ppm))
     }
 
-    /// Whose load grew most, if anybody's did.
+    /// The tenant whose load grew most, if any did.
     pub fn grown(&self) -> Option<Change> {
         let usual = self.usual?;
         let all = self.then.work() + self.neighbours.iter().map(|it| it.then.work()).sum::<f64>();

@@ -17,7 +17,7 @@ const MOST_BYTES: u64 = 700 << 20;
 
 const SUFFIX: &str = ".summaries";
 
-/// What has a greater number is nobody's: there are so many files after 40,000 years.
+/// The greatest number of a file, reached after 40,000 years. Files with greater numbers are not ours.
 const LAST: u32 = i32::MAX as u32;
 
 /// Where the file of that number is.

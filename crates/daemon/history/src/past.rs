@@ -1,4 +1,4 @@
-//! Who reads.
+//! Reads the files.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! Who writes.
+//! Writes the files.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

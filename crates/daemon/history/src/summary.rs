@@ -99,7 +99,7 @@ impl Summary {
     }
 }
 
-/// Something that happened, in the words of whoever keeps it.
+/// An event, in the words of its writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PastEvent {
     /// When, in ms since 1970.

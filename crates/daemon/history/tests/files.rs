@@ -139,7 +139,7 @@ fn a_file_that_is_cut_anywhere_loses_only_what_is_cut() {
         // Cut between two intervals it is just shorter.
         let is_told = matches!(&past.flaws[..], [Flaw::Damaged { good_bytes, .. }] if *good_bytes <= len as u64);
         assert!(is_told || past.flaws.is_empty() && len >= 24, "{len}: {:?}", past.flaws);
-        // Who goes on takes the rest away, or leaves the file alone and begins another.
+        // The next store removes the rest, or leaves the file alone and begins another.
         let mut store = Store::open(directory.path()).unwrap();
         append(&mut store, [30]);
         drop(store);

@@ -149,7 +149,7 @@ impl Control {
             return self.lose_daemon();
         };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        // One that does not read its answers makes nobody wait.
+        // A daemon that does not read its answers blocks no one.
         let is_sent =
             self.daemon.as_ref().is_some_and(|daemon| send_now(&daemon.socket, &answer.encode(), &fds).is_ok());
         if !is_sent {

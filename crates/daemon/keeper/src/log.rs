@@ -1,5 +1,4 @@
-//! Lines for an operator, on standard error: few enough that no client can fill a disk by them, and none that waits
-//! for whoever reads them.
+//! Log lines on standard error. They are few enough that no client can fill a disk with them, and never block.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};

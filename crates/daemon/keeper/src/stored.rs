@@ -35,7 +35,7 @@ impl Stored {
             }
         }
         this.devices = files.into_iter().filter_map(|(word, file)| device(store, &word, file, &fds, common)).collect();
-        // What nobody mentions: of who is gone meanwhile, or was not yet there.
+        // Descriptors that no state mentions: of clients that are gone, or were not there yet.
         let mentioned: Vec<u64> = store.names().into_iter().map(|(_, name)| name).collect();
         for (name, fd) in fds {
             drop(fd);

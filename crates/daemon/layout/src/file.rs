@@ -63,7 +63,7 @@ pub enum LayoutError {
     WouldLose {
         /// The file.
         path: PathBuf,
-        /// Whose.
+        /// The tenant.
         who: String,
     },
     /// The layout to be written contradicts itself; nothing was written.
@@ -270,9 +270,8 @@ impl LayoutFile {
         }
     }
 
-    /// Records that a tenant is deleted: what it had waits to be wiped. `others` are disks that have other settings
-    /// from now on, such as namespaces that are attached to it no more: one write, all or nothing. `false`: there is no
-    /// such tenant.
+    /// Records that a tenant is deleted: its ranges wait to be wiped. `others` are disks whose settings change with it,
+    /// such as namespaces that are detached from it. It is one write, all or nothing. `false`: there is no such tenant.
     ///
     /// # Errors
     /// What [`LayoutFile::save`] reports.
@@ -362,7 +361,7 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> LayoutError
 }
 
 fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
-    // A pipe in its place would have us wait for whoever writes to it.
+    // Opening a pipe without this flag would wait for a writer.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = match opened {
         Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => file,

@@ -1,4 +1,4 @@
-//! Who has what on the drive, and how that may change.
+//! The ranges of each disk on the drive, and how they may change.
 
 use std::collections::{HashMap, HashSet};
 
@@ -192,7 +192,7 @@ impl Layout {
         let Some(placement) = self.find_mut(name) else { return Err(0) };
         let before = placement.size_bytes();
         new.into_iter().for_each(|extent| space::push(&mut placement.extents, extent));
-        // One that is still to be zeroed as a whole is just longer.
+        // A range that is still to be zeroed as a whole is just longer.
         if !is_clean && placement.zeroed_bytes.is_none() {
             (placement.zeroed_bytes, placement.grows_from_bytes) = (Some(before), Some(before));
         }
@@ -227,7 +227,7 @@ impl Layout {
         Some(self.tenants.remove(at))
     }
 
-    /// A tenant is deleted: what it had waits for the wiper. `false`: there is no such tenant.
+    /// A tenant is deleted: its ranges wait for the wiper. `false`: there is no such tenant.
     pub fn release(&mut self, name: &str, method: WipeMethod) -> bool {
         let Some(placement) = self.remove(name) else { return false };
         let wiping = placement.extents.into_iter().map(|Extent { offset_bytes, size_bytes }| Wiping {

@@ -1,4 +1,4 @@
-//! Who is where on the drive.
+//! Places disks on the drive.
 //!
 //! Operators reorder, add and remove tenants. A tenant that was placed once keeps its range until an
 //! operator frees it by hand: another range would be another tenant's data.
@@ -63,12 +63,12 @@ pub enum Change {
     Reserved(Placement),
     /// The configuration names a disk that was made while the daemon ran: its settings are the configuration's now.
     Declared {
-        /// Whose.
+        /// The tenant.
         name: String,
     },
     /// The configuration has a larger size than was recorded.
     Grown {
-        /// Whose.
+        /// The tenant.
         name: String,
         /// Before.
         from_bytes: u64,
@@ -91,7 +91,7 @@ pub enum Change {
     },
     /// The configuration's `lba_size` is for new tenants; this one stays as it was formatted.
     LbaSizeKept {
-        /// Whose.
+        /// The tenant.
         name: String,
         /// As formatted.
         lba_bytes: u32,

@@ -110,8 +110,8 @@ pub(crate) fn gaps(taken: &[Extent], end_bytes: u64) -> Vec<Extent> {
     gaps
 }
 
-/// Chooses free ranges of `size_bytes` in all: one that is clean, or else any one, or else as few as there can be.
-/// `None`: there aren't so many, or they would be too many.
+/// Chooses free ranges of `size_bytes` in all: a clean one, or else any one, or else as few as possible. `None`: there
+/// is not enough space, or it would take too many ranges.
 pub(crate) fn choose(free: &[Extent], clean: &[Extent], size_bytes: u64) -> Option<Vec<Extent>> {
     let fits = |ranges: &[Extent]| {
         let found = ranges.iter().filter_map(Extent::aligned).find(|range| range.size_bytes >= size_bytes);

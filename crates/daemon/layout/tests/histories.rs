@@ -1,4 +1,4 @@
-//! Random histories of a drive against a model that knows what each MiB holds: nobody gets what somebody else wrote.
+//! Random histories of a drive against a model that knows the content of each MiB: no disk gets another disk's data.
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
@@ -71,7 +71,7 @@ impl World {
         self.file.layout().unwrap()
     }
 
-    /// Plans for the disks that there are, with these sizes; whoever is not named here keeps what it has.
+    /// Plans for the existing disks, with these sizes. Disks that are not named keep their ranges.
     fn plan(&mut self, wanted: &[(String, u64)]) -> bool {
         let wanted: Vec<Wanted<'_>> = wanted
             .iter()

@@ -207,7 +207,7 @@ pub struct Verdict {
     pub predicted: Option<Predicted>,
     /// Whether its promise was kept; `None`: it has none, or asked too little to tell.
     pub kept: Option<bool>,
-    /// Whose fault it was if not.
+    /// What broke the promise, if it was broken.
     pub blame: Option<BlameRow>,
 }
 

@@ -57,15 +57,14 @@ impl Admission {
         Self::at_start(config, profile, &|_| false)
     }
 
-    /// The same for a start: `is_there` says who had a disk on the drive before, so that its promise
-    /// stands.
+    /// For a start. `is_there` says which tenants had a disk on the drive before, so that their promises stand.
     pub fn at_start(config: &Config, profile: &Profile, is_there: &dyn Fn(&str) -> bool) -> Self {
         let stands = config.tenants.iter().map(|tenant| is_there(&tenant.name)).collect();
         Self::judge(config, profile, stands).0
     }
 
-    /// The same for a change of what is served, `before`: promises that were made stand, and those that it makes no
-    /// worse are none of its business.
+    /// For a change of what is served, `before`. Existing promises stand, and the change is not judged by promises that
+    /// it makes no worse.
     pub fn of_change(config: &Config, profile: &Profile, before: &Config) -> Self {
         let stands: Vec<bool> = config.tenants.iter().map(|tenant| standing::was_promised(before, tenant)).collect();
         let (mut admission, judged) = Self::judge(config, profile, stands.clone());
@@ -139,7 +138,7 @@ struct Assessment<'a> {
 /// What a promise can't be beside floors.
 const LOWER_FLOORS: &str = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
 
-/// For so many refusals a target is looked for that would be accepted.
+/// The number of refused promises for which an acceptable target is searched.
 const TARGETS_TRIED: usize = 4;
 
 impl<'a> Assessment<'a> {
@@ -239,7 +238,7 @@ impl<'a> Assessment<'a> {
 
     fn assess_targets(&self) -> Admission {
         let mut admission = Admission::default();
-        // It takes a while, and is asked for once somebody is refused.
+        // It takes a while, and is needed only if a promise is refused.
         let change = OnceCell::new();
         for promise in self.judged.promises() {
             self.add(&mut admission, promise, &change);

@@ -12,7 +12,7 @@ use crate::admission::Admission;
 
 /// One drive that a tenant could be on.
 pub struct Site<'a> {
-    /// Everybody who is there.
+    /// The tenants that are on the drive.
     pub config: &'a mut Config,
     /// What the drive is, or is taken for.
     pub profile: &'a Profile,

@@ -20,8 +20,8 @@ const DAEMON: Host = Host {
     ..Host::FREE
 };
 
-/// What a best-effort tenant is taken for of which nobody said what it will ask for: this many commands at a time, from
-/// so many queues.
+/// The load assumed for a best-effort tenant that declares none: this many commands outstanding, on `GREEDY_QUEUES`
+/// queues.
 const GREEDY_DEPTH: u32 = 128;
 const GREEDY_QUEUES: u16 = 4;
 

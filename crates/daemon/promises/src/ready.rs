@@ -78,10 +78,10 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     Ok((ready, absent))
 }
 
-/// A modelled drive has so many queues and no more. What others grant is seen when they are looked at.
+/// Refuses more queues than a modelled drive has. What other drives grant is seen when they are opened.
 ///
 /// # Errors
-/// The pollers of such a drive take more.
+/// The drive's pollers need more queues.
 pub fn refuse_queues(config: &Config) -> Result<(), ConfigErrors> {
     match config.device.backend {
         Backend::Model { .. } => config.refuse_queues(MAX_QUEUES, "the drive model"),

@@ -1,5 +1,6 @@
-//! Promises that were made before: one is made where it will be kept, and stands until a change makes it worse, and
-//! late by more than forecasts can tell apart. Whoever relies on it is not told otherwise for less.
+//! Earlier promises. A promise is made where it will be kept, and stands until a change makes it worse.
+//!
+//! "Worse" means later by more than forecasts can tell apart.
 
 use config::{Config, Tenant};
 use io_model::Nanos;

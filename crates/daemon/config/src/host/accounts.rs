@@ -10,12 +10,12 @@ use crate::access::{Account, SocketSection};
 use crate::config::Config;
 use crate::problem::{ConfigErrors, Sink};
 
-/// Who a process is to the kernel.
+/// A process's users and groups, as the kernel sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Real, effective and saved user.
     pub uid: u32,
-    /// The same of groups.
+    /// Real, effective and saved group.
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
@@ -73,10 +73,10 @@ impl Config {
         sink.finish()
     }
 
-    /// Who the daemon becomes; `None`: it stays who it is.
+    /// The identity that the daemon takes. `None`: it keeps its own.
     ///
     /// # Errors
-    /// It is not root, so that it can't become somebody else; or the user has no group.
+    /// The daemon is not root, so it can't change its identity; or the user has no group.
     pub fn identity(&self) -> Result<Option<Identity>, ConfigErrors> {
         let Some(Account { name, id: Some(uid) }) = &self.daemon.user else { return Ok(None) };
         let wrong = |what: String, remedy: String| {

@@ -1,5 +1,4 @@
-//! Directories of the daemon's own: made with the right modes, and refused where somebody else could get at what the
-//! daemon puts there.
+//! The daemon's own directories: created with the right modes, and refused if other users could change their content.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -14,7 +13,7 @@ use super::accounts::{Identity, owners};
 use crate::config::{Backend, Config, Tenant};
 use crate::problem::ConfigErrors;
 
-/// Whoever has a tenant's socket reaches it, and sees nobody else's name.
+/// Users of a tenant's socket may reach it, but can't list other tenants' names.
 const RUNTIME_DIR_MODE: u32 = 0o711;
 /// The socket's own mode says who.
 const OTHERS_TENANT_MODE: u32 = 0o711;
@@ -65,11 +64,11 @@ fn give(fd: &OwnedFd, Identity { uid, gid, .. }: &Identity) -> Result<(), Errno>
 }
 
 impl Config {
-    /// Makes the directories of sockets and, for a block device, of the layout, and gives them to who the daemon will
-    /// be.
+    /// Creates the directories of the sockets and, for a block device, of the layout, and gives them to the daemon's
+    /// user.
     ///
     /// # Errors
-    /// One can't be made, belongs to somebody else, others may write to it, or it is a link.
+    /// A directory can't be created, belongs to another user, is writable for others, or is a link.
     pub fn make_directories(&self, identity: Option<&Identity>) -> Result<(), ConfigErrors> {
         make(&self.runtime_dir, RUNTIME_DIR_MODE, identity).map_err(|fault| self.fault("runtime_dir", fault))?;
         if matches!(self.device.backend, Backend::Block { .. } | Backend::Nvme { .. }) {

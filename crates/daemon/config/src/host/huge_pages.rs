@@ -6,11 +6,11 @@ use crate::config::{Backend, Config};
 use crate::drives::Found;
 use crate::problem::{ConfigErrors, Sink};
 
-/// What the host has of the size that whoever names none gets.
+/// The host's huge pages of the default size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HugePages {
     page_bytes: u64,
-    /// Reserved by whoever runs the host, in use or not.
+    /// Reserved by the operator, in use or not.
     reserved: u64,
     /// Nobody has or was promised them.
     free: u64,
@@ -44,17 +44,18 @@ impl HugePages {
         size.0.div_ceil(self.page_bytes)
     }
 
-    /// Whether so many can be had once nobody has any.
+    /// Whether the host could have this many, if none were in use.
     fn can_have(&self, pages: u64) -> bool {
         pages <= self.reserved + self.to_make
     }
 
-    /// Whether so many can be had now.
+    /// Whether this many can be allocated now.
     fn has(&self, pages: u64) -> bool {
         pages <= self.free + self.to_make
     }
 
-    /// A drive of `label` needs so many, after others that need `before` and do not have them yet.
+    /// The error that a drive named `label` needs `needed` pages, after others that need `before` and do not have them
+    /// yet.
     fn short_of(&self, label: &str, needed: u64, before: u64) -> (String, String) {
         let Self { reserved, free, .. } = *self;
         let others = if before > 0 { format!(" beside {before} for other drives") } else { String::new() };

@@ -38,7 +38,7 @@ pub(super) fn of(file: &File) -> ImageMarks {
 
 /// ImageMarks an image that has no mark yet. Returns the one that it has; `None`: it can't have one.
 pub fn mark_image(file: &File) -> Option<String> {
-    // One that is there stays.
+    // An existing mark stays.
     let _ = fsetxattr(file, ID, new_mark()?.as_bytes(), XattrFlags::CREATE);
     of(file).id
 }
@@ -49,7 +49,7 @@ pub(crate) fn mark_start(file: &File, start: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// One that no image has.
+/// A mark that no image has.
 pub(crate) fn new_mark() -> Option<String> {
     let mut random = [0; DIGITS / 2];
     getrandom(&mut random[..], GetRandomFlags::empty()).ok().filter(|bytes| *bytes == random.len())?;

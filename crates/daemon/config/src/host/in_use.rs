@@ -1,5 +1,5 @@
-//! Whether somebody uses a drive: what the kernel tells about mounts, swap and devices on top of others, and the lock
-//! that daemons take.
+//! Whether a drive is in use: by mounts, swap and devices on top of it, as the kernel tells, and by the lock of
+//! daemons.
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -115,7 +115,7 @@ impl InUse {
 /// # Errors
 /// Another process has it, or the drive can't be opened.
 pub fn lock(path: &Path) -> Result<File, LockError> {
-    // A pipe would have us wait for whoever writes to it.
+    // Opening a pipe without this flag would wait for a writer.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let locked = opened.map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file));
     locked.map_err(|error| match error {

@@ -153,11 +153,11 @@ impl Config {
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the device can't be used", "check its path"))
     }
 
-    /// As [`Config::check_host`], of a drive whose opener handed it over, for a process that may open none itself.
-    /// Whoever opened it has seen that nobody else uses it.
+    /// As [`Config::check_host`], for a drive that a client handed over, in a process that can't open drives itself.
+    /// The client has checked that the drive is not in use.
     ///
     /// # Errors
-    /// It is no such drive.
+    /// It is not the right kind of drive.
     pub fn check_opened(&self, opened: &File) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mark = self.marks.path.as_ref();
@@ -199,10 +199,10 @@ impl Config {
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
     }
 
-    /// The same of a drive without the kernel, by what it said of itself.
+    /// As [`Config::check_host`], for a drive without the kernel, by what it said of itself.
     ///
     /// # Errors
-    /// It lacks something that it is to have.
+    /// It lacks something that it must have.
     pub fn check_surveyed(&self, survey: &Survey) -> Result<HostReport, ConfigErrors> {
         let Backend::Nvme { address, .. } = &self.device.backend else { return Ok(self.of_no_file()) };
         let mut sink = Sink::new(&self.text);
@@ -240,7 +240,8 @@ impl Config {
         ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }
 
-    /// Who else uses the drive. A daemon that serves it is to be stopped before another one is started, no sooner.
+    /// Reports other users of the drive. A daemon that serves it must be stopped before another one is started, not
+    /// sooner.
     fn tell_uses(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>, uses: &[InUse]) {
         let Some(path) = self.device.backend.path() else { return };
         let mark = self.marks.path.as_ref();
@@ -404,8 +405,8 @@ impl Config {
     }
 }
 
-/// Opens for reading. A daemon that was killed has its rings taken apart, and so its drive released, a little
-/// after it is gone: whoever restarts it at once shall not be told that the drive is in use.
+/// Opens for reading. The kernel takes a killed daemon's rings apart, and so releases its drive, a little after the
+/// daemon is gone. A daemon that is restarted at once must not fail because of that.
 fn open_unclaimed(path: &Path, flags: OFlags) -> io::Result<File> {
     let mut tries_left = CLAIMED_TRIES;
     loop {

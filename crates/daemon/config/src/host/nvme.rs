@@ -91,7 +91,7 @@ impl Config {
         Some(self.found_nvme(sink, address, &survey))
     }
 
-    /// A drive that somebody has, as its layout knows it; `None`: it was never served from here.
+    /// A drive that is in use, as its layout knows it. `None`: it was never served from here.
     fn recorded(&self, address: &str, nsid: u32) -> Option<Found> {
         let namespace = format!("-{nsid}");
         let is_it = |id: &Option<String>| id.as_ref().is_some_and(|id| id.ends_with(&namespace));
@@ -197,8 +197,8 @@ fn identity_of(serial: &str) -> String {
     format!("nvme-{serial}-")
 }
 
-/// The layout of the daemon's disks on a drive, if there are any: on whichever of its namespaces, and whoever had the
-/// drive then, the daemon itself or the kernel, which calls the namespaces `names`.
+/// The layout of the daemon's disks on a drive, if there are any, on whichever of its namespaces. Either the daemon
+/// itself had the drive then, or the kernel, which calls the namespaces `names`.
 pub fn layout_of_nvme(serial: &str, names: &[String]) -> Option<PathBuf> {
     let serial = plain(serial.as_bytes());
     let itself = identity_of(&serial);

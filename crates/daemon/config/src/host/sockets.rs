@@ -13,7 +13,7 @@ use crate::problem::{ConfigErrors, Sink};
 /// What keeps a socket from being bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
-    /// Somebody listens there.
+    /// A process listens there.
     Served,
     /// It is no socket.
     Other,
@@ -65,7 +65,7 @@ fn look(path: &Path) -> Option<Taken> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     match connect(&probe, &SocketAddrUnix::new(path).ok()?) {
-        // AGAIN: somebody listens whose queue of new clients is full; PROTOTYPE: on another type of socket.
+        // AGAIN: a process listens, and its queue of new clients is full. PROTOTYPE: it is a socket of another type.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Some(Taken::Served),
         Err(_) => None,
     }

@@ -61,7 +61,7 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 11] = [
     (
         ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
         &[
-            // Of whoever keeps clients, as their sockets are closed.
+            // Threads that receive from the keeper and close clients' sockets.
             ThreadKind::Main,
             ThreadKind::Closing,
             ThreadKind::Owner,

@@ -39,7 +39,7 @@ impl Device {
         let waited = self.shared.changed.wait_timeout_while(slot, patience, |slot| slot.parked.is_none());
         let mut slot = waited.unwrap_or_else(PoisonError::into_inner).0;
         slot.settle();
-        // Those would be closed by whoever executes the program.
+        // Executing the new program would close these descriptors, which may block.
         let is_still = slot.parked.is_some() && slot.leftovers.is_empty();
         is_still.then_some(Held { device: self, slot })
     }
@@ -51,7 +51,7 @@ impl Device {
         !waited.unwrap_or_else(PoisonError::into_inner).0.is_closing
     }
 
-    /// One that was [saved](Held::save), and goes on. `None`: it can't.
+    /// Restores a device that was [saved](Held::save). `None`: the state is invalid.
     pub fn restore(name: &str, from: &mut Reader<'_>, fds: &mut Found, common: &Arc<Common>) -> Option<Self> {
         let is_wanted = from.flag()?;
         let listener = Arc::new(fds.take(from.u64()?)?);

@@ -137,7 +137,7 @@ impl Device {
         Self::go_on(name, state, common)
     }
 
-    /// One that stands as `state` says.
+    /// A device in this state.
     fn go_on(name: &str, state: State, common: Arc<Common>) -> std::io::Result<Self> {
         let (listener, memory) = (Arc::clone(&state.listener), state.memory.clone());
         Ok(Self { shared: spawn(name, state, common)?, listener, memory, is_wanted: true })
@@ -153,7 +153,7 @@ impl Device {
         let mut slot = self.shared.lock();
         slot.leftovers.push(before);
         slot.leftovers.extend(memory_before);
-        // One that was not even looked at goes.
+        // An order that the thread has not looked at yet is replaced.
         slot.order = Some(Order { channel, listener, memory, framing });
         slot.is_written = false;
         drop(slot);

@@ -139,8 +139,8 @@ impl Thread {
         true
     }
 
-    /// Closes what was somebody's, without a hand on anything else: the main thread may have that meanwhile, and for as
-    /// long as it likes.
+    /// Closes a client's descriptors without holding any lock: the main thread may take the device's state meanwhile,
+    /// for as long as it likes.
     fn aside(&mut self, state: Box<State>, discarded: Discarded<OwnedFd>) -> Box<State> {
         self.publish(&state);
         let Discarded { client, fds } = discarded;

@@ -93,7 +93,7 @@ pub struct Client<F> {
 }
 
 impl<F> Client<F> {
-    /// One that said nothing yet.
+    /// A client that has said nothing yet.
     pub fn new(number: u64, socket: F) -> Self {
         Self {
             number,

@@ -31,7 +31,7 @@ pub struct Relay<F> {
 /// What is to be closed.
 #[derive(Debug)]
 pub struct Discarded<F> {
-    /// A client's socket, and why it is over. Somebody else may have it too: it is to be shut down first.
+    /// A client's socket, and why its connection is over. Another process may have the socket too: shut it down first.
     pub client: Option<(F, Gone)>,
     /// The rest.
     pub fds: Vec<F>,
@@ -248,7 +248,7 @@ impl<F> Relay<F> {
             }
             (Next::Refused, _) => daemon.refused = false,
             (Next::Client, Some(client)) => {
-                // One that nobody was told of has nothing to be restored.
+                // A client that no daemon was told of has nothing to restore.
                 daemon.knows = if client.was_told { Knows::KeptBelow(0) } else { Knows::Client };
                 client.was_told = true;
             }

@@ -31,7 +31,7 @@ pub fn save_framing(framing: &Framing, to: &mut Writer) {
     to.flag(with_header);
 }
 
-/// The same again.
+/// Restores a framing.
 pub fn restore_framing(from: &mut Reader<'_>) -> Option<Framing> {
     let (header_bytes, length_at, max_bytes, max_fds) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
     let framing = Framing { header_bytes, length_at, with_header: from.flag()?, max_bytes, max_fds };

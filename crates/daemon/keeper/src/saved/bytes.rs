@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         Some(u64::from_le_bytes(*value))
     }
 
-    /// One that fits.
+    /// The next number, if it fits.
     pub fn u32(&mut self) -> Option<u32> {
         self.u64()?.try_into().ok()
     }

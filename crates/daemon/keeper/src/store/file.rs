@@ -68,7 +68,7 @@ impl File {
         Self { store: Arc::clone(store), file, word, turn: 0, mentioned: HashSet::new(), is_broken: false }
     }
 
-    /// One that was written before, under that word.
+    /// Adopts a file that was written before, under that word.
     pub fn adopt(store: &Arc<Store>, file: OwnedFd, word: &str) -> Option<Self> {
         let mut this = Self::over(store, file.into(), word.to_owned());
         (number(&this.file, 0)? == VERSION).then_some(())?;

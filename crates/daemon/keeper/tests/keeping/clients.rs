@@ -183,7 +183,7 @@ fn more_than_can_be_kept_is_not() {
     next_client(&mut at);
 }
 
-/// A socket whose last close waits until somebody reads what it sent, or for a minute.
+/// A socket whose last close waits until its peer reads what it sent, or for a minute.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -55,7 +55,7 @@ fn what_is_held_goes_on() {
         at.client.reads(&reply);
         at.channel.message(How::New, &message(number as u32, b""));
     }
-    // Who leaves meanwhile has left.
+    // A client that leaves meanwhile has left.
     drop(std::mem::replace(&mut at.client, Client(std::os::unix::net::UnixStream::pair().unwrap().0)));
     replace(&at.keeper);
     at.channel.gone(at.number, Gone::Left);
@@ -73,7 +73,7 @@ fn what_is_held_goes_on() {
 fn its_walls_stay_up() {
     let at = Attached::start(&[]);
     let threads = format!("/proc/{}/task", at.keeper.child.id());
-    // Not once more each time: the kernel has room for so many filters.
+    // Not one more each time: the kernel has room for a limited number of filters.
     let filters = || {
         let of = |thread: std::io::Result<std::fs::DirEntry>| {
             let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
@@ -200,7 +200,7 @@ fn a_program_that_can_not_go_on_is_not_let() {
     refuses(&mut at, "can't go on with what this one has");
     std::fs::remove_file(&program).unwrap();
     refuses(&mut at, "can't be started");
-    // One that says it can, and then can't be executed.
+    // A program that says it can, and then can't be executed.
     std::fs::write(&other, format!("#!/bin/sh\nrm {}\n", program.display())).unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::rename(&other, &program).unwrap();

@@ -79,7 +79,7 @@ fn size(fd: &OwnedFd) -> i64 {
 #[test]
 fn a_keeper_that_is_killed_is_followed_by_one_that_goes_on() {
     let mut at = Attached::start(&[]);
-    // The same memory twice, of which a service manager keeps one copy, and an eventfd.
+    // Memory twice, of which a service manager keeps one copy, and an eventfd.
     let memory = memory();
     rustix::fs::ftruncate(&memory, 777).unwrap();
     let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
@@ -108,7 +108,7 @@ fn a_keeper_that_is_killed_is_followed_by_one_that_goes_on() {
     assert_eq!((fds.len(), size(&fds[0]), size(&fds[2])), (3, 777, 777));
     at.channel.restored(at.number);
     at.channel.message(How::Again, &message(3, b"again"));
-    // Whoever leaves while nobody is there has left.
+    // A client that leaves while no keeper runs has left.
     at.client = Client(std::os::unix::net::UnixStream::pair().unwrap().0);
     kill(&mut at.keeper, |_| false);
     at.channel.gone(at.number, Gone::Left);
