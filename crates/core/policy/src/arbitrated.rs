@@ -1,7 +1,7 @@
 //! Arbitration among tenants as NVMe knows it among queues: weighted round robin with an urgent class, and deficit
 //! round robin ("QoS for NVMe SSDs" takes both into the drive; here the host does it, for drives that can't).
 //!
-//! A tenant's commands in one class are a flow, and a flow is a queue of an [`Arbiter`]. Its VQs take turns, so many
+//! A tenant's commands in one class are a flow, and a flow is a queue of an [`Arbiter`]. Its VQs take turns: many
 //! VQs give no more than one. Under `wrr` a round gives each class its weight in commands, whatever their sizes, and
 //! the flows of a class share that. Under `drr` a round gives each *flow* the quantum of its class in bytes, as the
 //! drive reckons them: [`cost`](ArbitratedConfig::cost) counts a command for at least 4 KiB, or tiny ones would buy the
@@ -16,8 +16,8 @@
 //! by side, and weights show less; narrower, the drive idles. A single command larger than the whole window is still
 //! sent, alone in its excess.
 //!
-//! A VQ has an HWQ, but sends over another one while that is full: the arbiter alone decides who goes, not the room
-//! that somebody else left somewhere.
+//! A VQ has an HWQ, but sends over another one while that is full: only the arbiter decides the order, not the
+//! room that another tenant happened to leave.
 //!
 //! Where the drive itself has weighted round robin, `wrr` has it go on with the same order among what is with it: each
 //! class has HWQs of its own, of that class and with its weight. This takes an HWQ for each class, and each must hold
