@@ -1,9 +1,13 @@
 //! A block device's queues over a kernel that hands over any descriptor, and any tag at any time.
 //!
-//! What must hold: a tag that the kernel has is taken once, another one never; what a descriptor asks for becomes
-//! exactly the command that it says, or fails with the error that it deserves; every request that was taken is answered
-//! once, with its bytes or its error, and nothing else is; no two commands in flight share memory; nothing is handed
-//! over before the batch ends; and whoever leaves is asked for the flush that is owed, and for no more.
+//! What must hold:
+//!
+//! * A tag that the kernel has is taken once, and no other tag ever.
+//! * A descriptor becomes exactly the command that it names, or fails with the right error.
+//! * Every request that was taken is answered once, with its bytes or its error, and nothing else is.
+//! * No two commands in flight share memory.
+//! * Nothing is handed over before the batch ends.
+//! * A tenant that leaves is asked for the flush that is owed, and for no more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

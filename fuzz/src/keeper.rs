@@ -43,7 +43,7 @@ enum Step {
         fds: u8,
     },
     Garbage([u8; 3], u8),
-    /// So many bytes get through at most.
+    /// At most this many bytes get through.
     Arrive(u8),
     Read(u8),
     Leave(u8),

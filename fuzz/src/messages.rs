@@ -29,7 +29,7 @@ enum Step {
     Send { message: Message, fds: Vec<Fd>, damage: Option<(u16, u8)> },
     /// The client sends anything.
     SendRaw { bytes: Vec<u8>, fds: Vec<Fd> },
-    /// The socket delivers: at most so many bytes at a time, so many times.
+    /// The socket delivers, in pieces of at most this many bytes, `times` times.
     Deliver { piece_bytes: u16, times: u8 },
     /// The device's next answer is so.
     Answer { how: How },

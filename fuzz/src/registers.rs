@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Who takes over from what was recorded, in this version and in the one before, has the same state.
+    /// A successor that takes over the recorded state, in this version or the previous one, has an equal state.
     fn save(&mut self) {
         let state = self.controller.snapshot();
         for record in [Controller::<Wires>::leave, Controller::<Wires>::record] {

@@ -7,11 +7,12 @@
 //! | `meaning` | what is in a ring and what a request means, written from the specification a second time |
 //! | `world` | guest memory and drive, each with a model, around [`vhost_blk::Queues`] |
 //!
-//! Before every call the model says what must come of it, from what is in guest memory at that time: which command,
+//! Before every call the model says what must come of it, from the content of guest memory at that time: which command,
 //! which status, or that the device stops. After it, every byte of guest memory (data, status, used rings, event
-//! indexes) and of the drive is what the model says. A killed device must find in its log exactly what it had fetched
-//! and not published, and the write cache as its driver left it, unless the guest wrote over the ring's indexes; then
-//! it must refuse.
+//! indexes) and of the drive is what the model says.
+//!
+//! A killed device must find in its log exactly the requests that it fetched and did not publish, and the write cache
+//! as its driver left it. If the guest wrote over the ring's indexes, the device must refuse instead.
 
 mod driver;
 mod meaning;

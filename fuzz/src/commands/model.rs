@@ -101,7 +101,7 @@ impl Cq {
 /// How far a command is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// So many device commands have not come back.
+    /// This many device commands have not come back.
     Device(usize),
     /// Asynchronous Event Request: may complete whenever something happens.
     Held,

@@ -26,7 +26,7 @@ pub struct Formatting {
     pub failed: bool,
 }
 
-/// One that is attached.
+/// An attached namespace.
 #[derive(Debug)]
 pub struct Namespace {
     pub base_bytes: u64,
@@ -60,7 +60,7 @@ pub fn base_of(nsid: u32) -> u64 {
     GUARD_BYTES + before as u64 * (ROOM_BYTES + GUARD_BYTES)
 }
 
-/// The drive's length, if the first namespace has so many bytes.
+/// The drive's length, if the first namespace has this many bytes.
 pub fn drive_bytes(first_bytes: u64) -> usize {
     (base_of(1) + first_bytes + FIRST_GROWTH_BYTES + GUARD_BYTES) as usize
 }

@@ -62,7 +62,7 @@ impl Victim {
         });
     }
 
-    /// A format, where there is one; who had the tenant before may have formatted it to another block size.
+    /// A format, if there is one: the tenant's previous client may have chosen another block size.
     pub fn clear(&mut self) {
         if let Some(Client::Nvme(nvme)) = &mut self.client {
             let status = nvme.run(0, Sqe { opc: admin::FORMAT_NVM, nsid: 1, ..Sqe::default() }).expect("an answer");

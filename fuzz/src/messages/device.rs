@@ -130,7 +130,7 @@ fn judge_irqs(spec: &DeviceSpec, irqs: &SetIrqs) {
     match change {
         IrqChange::Assign(fds) => {
             assert!(irq.eventfd && fds.len() == vectors.len(), "{irqs:?}");
-            // Whoever signals through them must not be made to wait.
+            // A write to an eventfd must never block.
             let waits = |fd| !fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
             assert!(!fds.iter().any(waits), "{irqs:?}");
         }

@@ -17,12 +17,12 @@ pub enum Step {
         queue: u8,
         head: u8,
     },
-    /// Somebody writes into guest memory.
+    /// Another program writes into guest memory.
     Poke {
         at: u32,
         word: u16,
     },
-    /// The same, in the rings.
+    /// Another program writes into the rings.
     PokeRing {
         queue: u8,
         at: u16,
@@ -44,7 +44,7 @@ pub enum Step {
         queue: u8,
         enabled: bool,
     },
-    /// The same memory once more.
+    /// Maps equal memory once more.
     SetMemory,
     WriteCache(bool),
     /// The process ends, and another one takes over.

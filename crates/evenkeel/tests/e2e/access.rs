@@ -1,4 +1,4 @@
-//! Whom a tenant's socket is for.
+//! The users that may use a tenant's socket.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -65,7 +65,7 @@ fn a_socket_is_for_whom_the_configuration_says() {
             assert_eq!(connect(path, user, &groups), None, "{path:?} for {user}");
         }
 
-        // Somebody opens what was closed: who connects is still looked at.
+        // An operator opens a closed directory: the daemon still checks each client.
         fs::set_permissions(own.parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
         for path in [&alice, &own, &group] {
             fs::set_permissions(path, Permissions::from_mode(0o666)).unwrap();
@@ -150,7 +150,7 @@ fn the_api_is_for_whom_the_configuration_says() {
         let told = ask(&api, ALICE, &[], request);
         assert!(told.starts_with("HTTP/1.1 403") && told.contains("at its own disks"), "{request}: {told}");
     }
-    // Who has no disk sees none.
+    // A user without a disk sees none.
     assert!(ask(&api, MALLORY, &[], "GET /v1/disks").ends_with("[]"));
     daemon.stop();
     home.configure(&format!("{CONFIG}[api]\nviewers = \"4343\"\n"));

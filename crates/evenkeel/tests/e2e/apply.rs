@@ -85,7 +85,7 @@ fn a_file_is_shown_and_then_served() {
     assert_eq!((&json["done"], json["steps"].as_array().unwrap().len()), (&json!(true), 3));
     wait_for("the deleted one has left", || (names(&home) == ["db", "made", "web"]).then_some(()));
     assert_eq!(disks(&home)[0]["weight"], 5);
-    // The same once more does no harm.
+    // Repeating it changes nothing.
     assert_eq!(text(&apply(&home, &file, &["--yes"])), "nothing to do\n");
     text(&ask(&home, &["disk", "set", "made", "--weight", "2"]));
     let told = refused(&ask(&home, &["disk", "set", "db", "--weight", "2"]));

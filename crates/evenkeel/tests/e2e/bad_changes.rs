@@ -78,7 +78,7 @@ fn many_changes_of_one_disk_at_once() {
             let home = &home;
             scope.spawn(move || {
                 for size in [8 + weight, 24 + weight] {
-                    // Whoever comes later with less is told that a disk can't shrink.
+                    // A later request with a smaller size is told that a disk can't shrink.
                     match tried(home, &format!("grow web --size {size}MiB")) {
                         Ok(disk) => assert!(disk["size_bytes"].as_u64().is_some(), "{disk}"),
                         Err(told) => assert!(told.contains("can't shrink"), "{told}"),

@@ -123,7 +123,7 @@ fn a_socket_that_a_daemon_serves() {
     let before = home.listing();
     let output = evenkeel().arg("serve").arg(&other).output().unwrap();
     expect_refusal(&output, "other.toml:1:", &["run/control is in use", "stop that daemon"]);
-    // The same may be checked while the daemon runs; it is told.
+    // It may be checked while the daemon runs, and says so.
     let output = evenkeel().arg("check").arg(&other).output().unwrap();
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stdout).contains("is in use: a daemon serves it"));

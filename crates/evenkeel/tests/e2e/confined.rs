@@ -150,7 +150,7 @@ fn a_gate_that_is_killed_is_there_again() {
         let killed = std::process::Command::new("kill").args(["-9", &gate.to_string()]).status().unwrap();
         assert!(killed.success());
         wait_for("its end", || (only_child(keeper) != gate).then_some(()));
-        // Who is there stays, and who comes is served.
+        // Attached clients stay, and new ones are served.
         attached.write(0, &[7; 512]).unwrap();
         drop(attached);
         attached = home.attach("db");

@@ -163,7 +163,7 @@ fn what_can_t_be_done_changes_nothing() {
     home.configure(CONFIG);
     let daemon = home.serve();
     done(&home, "create web --size 8MiB");
-    // The same once more is as good.
+    // Repeating it succeeds.
     done(&home, "create web --size 8MiB");
     // So is the same in other words.
     done(&home, "create web --size 8192KiB --class best-effort --weight 1 --queues 64 --frontend vfio-user");
@@ -301,7 +301,7 @@ fn the_directory_of_a_deleted_disks_socket_goes_with_it() {
         done(&home, "delete web --yes --force --wait");
         wait_for("the directory's end", is_gone);
     }
-    // What somebody else put there is not ours to remove.
+    // A file of another program is not the daemon's to remove.
     done(&home, "create web --size 4MiB");
     std::fs::write(directory.join("note"), "").unwrap();
     done(&home, "delete web --yes --force --wait");

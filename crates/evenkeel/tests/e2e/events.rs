@@ -1,4 +1,4 @@
-//! What happened in a running daemon, told to whoever asks, and to whoever waits.
+//! The event log of a running daemon, for clients that ask and for clients that wait.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
@@ -46,7 +46,7 @@ fn what_happens_is_told_in_order() {
     let home = Home::new();
     home.configure(CONFIG);
     let daemon = home.serve();
-    // Somebody follows all the while.
+    // A client follows all the while.
     let mut follower = evenkeel();
     follower.args(["events", "--follow", "--json"]).env("EVENKEEL_SOCKET", socket(&home)).stdout(Stdio::piped());
     follower.stderr(Stdio::piped());

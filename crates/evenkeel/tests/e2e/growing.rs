@@ -116,7 +116,7 @@ fn a_disk_grows_into_the_holes_around_its_neighbours_and_keeps_its_data() {
 #[test]
 fn what_a_disk_grows_by_is_zeroed_before_its_guest_sees_it() {
     let home = Home::new();
-    // A drive with somebody's data, all of which is unknown.
+    // A drive with unknown data.
     let image = File::create(home.path("drive.img")).unwrap();
     image.write_all_at(&vec![0xee; 64 << 20], 0).unwrap();
     drop(image);

@@ -48,7 +48,7 @@ fn kept() -> (Home, Keeper) {
     kept_with(CONFIG)
 }
 
-/// The same with that configuration.
+/// A daemon with a keeper, and this configuration.
 pub fn kept_with(config: &str) -> (Home, Keeper) {
     let home = Home::new();
     home.configure(config);

@@ -219,7 +219,7 @@ fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
         [("spare", home.path("state/layout-of-spare.toml")), ("big", home.path("big.img.layout.toml"))]
     {
         let image = home.path(&format!("{drive}.img"));
-        // Somebody else has it.
+        // Another process has it.
         let locked = File::open(&image).unwrap();
         locked.try_lock().unwrap();
         serves_without(&home, drive, "is in use by another process").stop();

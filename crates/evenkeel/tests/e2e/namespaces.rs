@@ -246,7 +246,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
         assert!(told.contains(wanted), "disk {arguments}: {told}");
         assert_eq!(layout(), before, "disk {arguments}");
     }
-    // Who is not attached is as good as detached.
+    // Detaching a tenant that is not attached succeeds.
     done(&home, "detach logs --from reader");
     assert_eq!(layout(), before);
     // Several writers, if that is what is wanted.

@@ -18,7 +18,7 @@ fn policy(name: &str) -> String {
     format!("[policy]\nname = \"{name}\"\n")
 }
 
-/// No job of a load found anything but what it had written.
+/// No job of a load found anything but its own data.
 fn assert_verified(load: Load) {
     let report = load.stop();
     let jobs = report["jobs"].as_array().unwrap();

@@ -13,7 +13,7 @@ const CALM: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = 
                     [[tenant]]\nname = \"db\"\nsize = \"16MiB\"\nclass = \"guaranteed\"\nlatency_target = \"200us\"\n\
                     [[tenant]]\nname = \"calm\"\nsize = \"16MiB\"\n[tenant.demand]\nrw = \"randread\"\niodepth = 1\n";
 
-/// More than a drive can do beside any promise, unless somebody holds it back.
+/// More than a drive can do beside any promise, unless it is throttled.
 const HOG: &str = "\n[[tenant]]\nname = \"hog\"\nsize = \"16MiB\"\n[tenant.demand]\nrw = \"randwrite\"\nbs = \"128k\"\n\
                    iodepth = 256\n";
 

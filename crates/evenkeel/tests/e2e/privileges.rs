@@ -61,7 +61,7 @@ fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
             assert_eq!(of_all_threads(&daemon, set), ["0000000000000000"], "{set}");
         }
         assert_eq!(of_all_threads(&daemon, "NoNewPrivs"), ["1"]);
-        // Who is not dumpable has its files in /proc owned by root (proc(5)).
+        // A process that is not dumpable has its files in /proc owned by root (proc(5)).
         assert_eq!(owner(Path::new(&format!("/proc/{}/mem", daemon.ready["pid"]))), (0, 0));
         let stats = run(&["stats", "--once", "--runtime-dir", home.runtime_dir().to_str().unwrap()]);
         assert!(stats.status.success(), "{}", errors(&stats));

@@ -489,11 +489,11 @@ fn what_a_removed_drive_left_behind_is_not_believed() {
     answer(&home, &["drive", "remove", "new"]);
     assert!(!layout.exists());
     std::fs::write(&layout, &left).unwrap();
-    // Somebody else's data, where that calls the drive clean.
+    // Another program's data, in a range that the layout calls clean.
     std::fs::write(&image, vec![0xfe; 16 << 20]).unwrap();
     let told = drive_fails(&home, &format!("add new --backend file --path {at}"));
     assert!(told.contains("holds data, and no layout file says whose"), "{told}");
-    // One that is empty is another drive of that name.
+    // An empty image is another drive of that name.
     std::fs::remove_file(&image).unwrap();
     std::fs::write(&layout, &left).unwrap();
     assert_eq!(answer(&home, &add)["free_bytes"], 16 << 20);

@@ -111,7 +111,7 @@ fn live_figures_come_until_nobody_reads_them() {
     drop(out);
     assert!(live.0.wait().unwrap().success());
     daemon.stop();
-    // Who still watches is told.
+    // A client that still watches is told.
     drop(lines);
     let mut told = String::new();
     watcher.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();

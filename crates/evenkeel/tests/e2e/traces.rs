@@ -56,7 +56,7 @@ fn what_is_recorded_is_what_was_done_and_is_replayed() {
     let home = Home::new();
     home.configure(CONFIG);
     let daemon = home.serve();
-    // So many commands, and no more: each of them is seen.
+    // Exactly the commands that were sent, and each of them.
     let mut recorded = begin(&home, "db.csv", "--seconds 5");
     home.load("db", "--rw randrw --bs 8k --iodepth 4 --size 4m").expect_clean();
     let told: Value = serde_json::from_reader(recorded.stdout.take().unwrap()).unwrap();
@@ -146,7 +146,7 @@ fn what_cannot_be_traced_is_told_and_leaves_no_file() {
     // One at a time of each tenant.
     let mut first = begin(&home, "first.csv", "--seconds 300");
     refused(trace(&home, "db", "b.csv", "--seconds 1"), 2, "\"db\" is being traced");
-    // A daemon that dies leaves what it had given.
+    // A daemon that dies leaves the part of the trace that it had sent.
     first.try_wait().unwrap().ok_or(()).unwrap_err();
     daemon.terminate();
     daemon.wait();

@@ -15,7 +15,7 @@ const FILE: &str = "[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\n
                     [[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n";
 const PAGE_BYTES: usize = 4096;
 
-/// A pipe with so many pages of room left, and the end that nobody reads.
+/// A pipe with room for this many pages, and its end that is never read.
 fn full_pipe(pages_left: usize) -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();

@@ -45,7 +45,7 @@ fn why(home: &Home, tenant: &str, when: &[&str]) -> Option<Value> {
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// Waits until so many summaries of that time know of a tenant, the one that goes on among them.
+/// Waits until this many summaries of that time know of a tenant, including the current one.
 fn wait_summaries(home: &Home, tenant: &str, when: &[&str], count: u64) -> Value {
     wait_for("summaries", || {
         std::thread::sleep(std::time::Duration::from_millis(200));

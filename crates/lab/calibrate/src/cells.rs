@@ -65,7 +65,7 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         let (start, range_bytes) = facts.overwrite.unwrap_or_default();
         let reads = (facts.size_bytes - len_bytes) / BLOCK_BYTES + 1;
         let writes = range_bytes.saturating_sub(len_bytes) / BLOCK_BYTES + 1;
-        // The same addresses for whoever does the same load: what differs is the drive's.
+        // Loads with equal parameters use equal addresses: what differs is the drive's doing.
         self.rig.rng = fastrand::Rng::with_seed(u64::from(read_percent) << 56 | len_bytes << 16 | u64::from(depth));
         // Large commands cost a model more, and need fewer to tell.
         let count = (self.effort.cell_commands / (len_bytes / (16 << 10)).max(1) as usize).max(16 * depth as usize);

@@ -18,7 +18,7 @@ pub trait Clock {
     }
 }
 
-/// Time that only passes when somebody waits.
+/// Time that passes only during waits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VirtualClock(Nanos);
 

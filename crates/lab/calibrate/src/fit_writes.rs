@@ -17,7 +17,7 @@ pub(crate) struct Found {
 /// A mean read latency beside writes, over a lone read's, from which on writes occupy what reads need.
 const DISTURBED: f64 = 1.1;
 
-/// Assumed without a range to overwrite: writes as slow as so many reads, in the units that reads use.
+/// Assumed without a range to overwrite: a write is as slow as this many reads, in the units that reads use.
 const ASSUMED_WRITE: f64 = 2.0;
 
 /// What garbage collection alone depends on; it can't be seen and is off.

@@ -74,7 +74,7 @@ impl Backend for Modelled {
 /// Nobody interrupts virtual time.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// The same measurements on the drive that `profile` describes, with what is known about the real one's units.
+/// Takes these measurements on the drive that `profile` describes, with what is known about the real one's units.
 pub(crate) fn session(
     profile: &Profile,
     facts: Facts,

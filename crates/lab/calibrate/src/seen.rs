@@ -54,9 +54,9 @@ pub struct Basics {
     pub flush_spacing: Option<Estimate>,
     /// Between two of many reads of the smallest size, at distant addresses, that came at once; the least.
     pub small_spacing: Estimate,
-    /// The same for 4 KiB.
+    /// Between two of many reads of 4 KiB at distant addresses, that came at once; the least.
     pub apart_spacing: Estimate,
-    /// The same where all read one address.
+    /// Between two of many reads of 4 KiB at one address, that came at once.
     pub same_spacing: Estimate,
     /// One address is one unit: it is slower than many.
     pub by_address: bool,
@@ -136,7 +136,7 @@ pub struct WriteTimes {
     pub large_spacing: Point,
     /// Between two of many of 4 KiB at distant addresses.
     pub apart_spacing: Estimate,
-    /// The same at one address.
+    /// Between two of many of 4 KiB at one address.
     pub same_spacing: Estimate,
     /// One address is slower than many.
     pub by_address: bool,

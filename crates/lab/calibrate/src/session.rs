@@ -180,7 +180,7 @@ impl<'s, B: Backend, C: Clock> Session<'s, B, C> {
         self.rig.rng.u64(..steps) * step_bytes
     }
 
-    /// The same where it may be overwritten.
+    /// The next place that may be overwritten.
     pub(crate) fn place_to_write(&mut self, step_bytes: u64, len_bytes: u64) -> u64 {
         let (start, range_bytes) = self.rig.facts().overwrite.unwrap_or_default();
         let first = start.next_multiple_of(step_bytes.max(1));

@@ -17,7 +17,7 @@ const FILL_BYTES: u64 = 32 << 10;
 /// How long a filled drive may take to empty.
 const SWEEP_NS: f64 = 1e9;
 
-/// A command beside so many others was held up, or not.
+/// Whether a command beside this many others was delayed.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     others: usize,
@@ -156,7 +156,7 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         else {
             return Ok(None);
         };
-        // One that fills the drive, and two that take turns.
+        // One queue that fills the drive, and two that take turns.
         if self.rig.hwqs() < 3 {
             return Ok(None);
         }

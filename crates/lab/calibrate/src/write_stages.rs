@@ -81,7 +81,7 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
     /// Writes fill the drive; do reads notice?
     pub(crate) fn beside(&mut self) -> Result<Beside, Failure> {
         let window = self.seen.window.and_then(|window| window.commands).map_or(f64::MAX, |commands| commands.value);
-        // So many that every unit has several, and so few that the drive has room for the read.
+        // Enough that every unit has several, and few enough that the drive has room for the read.
         let write_depth = (4 * self.unit_count()).clamp(32, 256).min((window / 2.0) as u32).max(1);
         self.rig.pause(PAUSE_NS)?;
         let (mut latencies, mut finished) = (vec![], vec![]);

@@ -109,7 +109,7 @@ fn a_calibration_goes_on_where_it_was_interrupted() {
     assert_eq!(again, whole);
 }
 
-/// A drive that fails one kind of command, after so many of them.
+/// A drive that fails one kind of command, after `spared` of them.
 fn failing(op: Op, spared: u64) -> Faulty<Model> {
     let faults = Faults::default();
     faults.add(Fault { op: Some(op), spared, ..Fault::new(Fate::Fails(DeviceError::Medium)) });

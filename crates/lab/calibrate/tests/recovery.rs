@@ -75,7 +75,7 @@ fn so_are_drives_of_other_kinds() {
         let found = calibrate(&truth, WRITABLE).profile;
         let mut expected = truth.clone();
         if truth.placement == Placement::Pooled {
-            // Whoever comes next is served by any unit: no one sees from which queue it was.
+            // Any unit serves the next command: no measurement shows which queue it came from.
             expected.arbitration = found.arbitration;
         }
         assert_recovered(&expected, &found);

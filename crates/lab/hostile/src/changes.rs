@@ -116,7 +116,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Report> {
     };
     let mut left = plan.changes;
     while left > 0 && !world.is_astray {
-        // So many changes in this life, the last one amid a kill.
+        // The number of changes in this life, the last one amid a kill.
         let lives = (plan.kills - world.report.kills.min(plan.kills)).max(1);
         let span = world.random.u32(1..=(2 * left / (lives + 1)).max(1)).min(left);
         world.life(span)?;

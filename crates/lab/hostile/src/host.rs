@@ -231,7 +231,7 @@ impl Daemon {
 
     /// Waits until it is gone.
     pub fn wait(mut self) {
-        // Fails when somebody else did.
+        // Fails if another thread waited before.
         let _ = self.child.wait();
     }
 }

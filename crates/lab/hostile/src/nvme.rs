@@ -80,7 +80,7 @@ impl Nvme {
         Ok(this)
     }
 
-    /// As [`Nvme::greet`]; whoever had the place before may still be leaving it.
+    /// As [`Nvme::greet`], but the previous client may still be leaving.
     pub fn greet_patiently(directory: &Path) -> io::Result<Self> {
         let start = Instant::now();
         loop {

@@ -23,8 +23,8 @@ pub const COMMAND_LIMIT: Duration = Duration::from_millis(500);
 pub const NEWCOMER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest that the daemon's end may take.
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
-/// How often one of these limits may pass in a test, where whoever compiles beside it must not decide; `cargo xtask
-/// soak` holds the daemon to the limits themselves.
+/// How many times the limits a test allows, because a compiler beside it must not decide. `cargo xtask soak` holds the
+/// daemon to the limits themselves.
 const LEEWAY: u32 = 5;
 /// When the daemon's end is given up on.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(20);

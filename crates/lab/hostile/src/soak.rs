@@ -231,7 +231,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Who waited too long.
+/// The victims that waited too long.
 fn late(seen: &Seen) -> Vec<String> {
     let victims = seen.victims.iter().map(|(name, figures)| (*name, figures.longest, COMMAND_LIMIT));
     let watched = [("control", seen.control, CONTROL_LIMIT), ("newcomer", seen.newcomer, NEWCOMER_LIMIT)];

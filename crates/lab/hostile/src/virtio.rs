@@ -79,7 +79,7 @@ impl Virtio {
         self.ask(SET_FEATURES, &longs(&[VERSION_1 | INDIRECT | F_PROTOCOL_FEATURES]), &[])
     }
 
-    /// As [`Virtio::greet`]; whoever had the place before may still be leaving it.
+    /// As [`Virtio::greet`], but the previous client may still be leaving.
     pub fn greet_patiently(directory: &Path) -> io::Result<Self> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Who asks the daemon all the time, and measures how long its answers take.
+//! Asks the daemon all the time, and measures how long its answers take.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

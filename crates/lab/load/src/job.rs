@@ -66,7 +66,7 @@ struct Core {
     error: Option<String>,
 }
 
-/// A job on one queue. It owns no clock and no thread: whoever drives it passes `now_ns`.
+/// A job on one queue. It owns no clock and no thread: its user passes `now_ns`.
 pub struct Job<Q: DiskQueue> {
     queue: Q,
     pattern: Pattern,

@@ -18,7 +18,7 @@ const QUICK_LEAST: Nanos = Nanos::from_millis(20);
 /// Simulations that one or more figures and tables of a paper are drawn from.
 #[derive(Debug, Clone, Copy)]
 pub struct Experiment {
-    /// Whose figures.
+    /// The paper.
     pub paper: Paper,
     /// What it is about, in a line.
     pub title: &'static str,
@@ -32,7 +32,7 @@ pub enum Error {
     /// A simulation could not be run, or one of its checkers found the simulated system at fault.
     #[error("{}: {experiment}: {run}: {reason}", paper.key())]
     Simulation {
-        /// Whose figures.
+        /// The paper.
         paper: Paper,
         /// The experiment's title.
         experiment: &'static str,
@@ -57,7 +57,7 @@ pub struct Options {
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Whose figures are being measured.
+    /// The paper whose figures are being measured.
     pub paper: Paper,
     /// What is being measured.
     pub experiment: &'static str,

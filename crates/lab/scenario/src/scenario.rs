@@ -19,7 +19,7 @@ use crate::workload::Workload;
 pub struct Scenario {
     /// The modelled drive.
     pub drive: Drive,
-    /// Who shares a poller, and what its code costs.
+    /// How pollers are shared, and what their code costs.
     pub host: Host,
     /// The policies to run, one after another; at least one, no two the same.
     pub policies: Vec<Settings>,
@@ -51,7 +51,7 @@ pub struct Drive {
     pub(crate) profile_mark: Option<Range<usize>>,
 }
 
-/// Who shares a poller, and what its code costs.
+/// How pollers are shared, and what their code costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
     /// The virtualization system.

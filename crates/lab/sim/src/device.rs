@@ -198,7 +198,7 @@ impl SimDrive {
         self.drive.set_arbitration(Arbitration::WeightedRoundRobin { burst, weights });
     }
 
-    /// From now on so many in a million commands fail.
+    /// From now on this many commands in a million fail.
     pub(crate) fn set_errors(&mut self, ppm: u32) {
         self.faults.error_ppm = ppm;
     }

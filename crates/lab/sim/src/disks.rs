@@ -1,4 +1,4 @@
-//! Who has what on the drive while disks come, grow and are deleted: the daemon's own layout, and the wiper's work.
+//! Disks on the drive while they come, grow and are deleted: the daemon's own layout, and the wiper's work.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::job::{Action, Job, Shape};
 
-/// The daemon's wiper writes so much at a time, so many times at once.
+/// The daemon's wiper writes this much at a time, with `DEPTH` writes in flight.
 const CHUNK_BYTES: u64 = 128 << 10;
 const DEPTH: u32 = 4;
 

@@ -34,18 +34,18 @@ use crate::scenario::{Scenario, ScenarioError};
 const DRAIN_NS: u64 = 10_000_000_000;
 /// A poller that wants its next step at once without having moved anything comes back this much later …
 const SPIN_NS: u64 = 1_000;
-/// … and so many times in a row are a fault of its policy.
+/// … and this many times in a row are a fault of its policy.
 const SPINS: u32 = 1_000;
-/// So many events at one instant are a fault of somebody: time does not go on.
+/// This many events at one instant are a fault: time does not go on.
 const EVENTS_AT_ONCE: u64 = 1_000_000;
 /// Looks at who waits within the starvation limit.
 const LOOKS: u64 = 4;
 
 struct Node<P> {
     poller: Poller<Observed, SimBackend, P>,
-    /// Whoever is served here at some time.
+    /// All tenants that are served here at some time.
     members: Vec<u16>,
-    /// Those who are here, and their places in the poller.
+    /// The tenants that are here now, and their places in the poller.
     tenants: Vec<(u16, TenantSlot)>,
     /// The most that they ever were.
     most_tenants: usize,
@@ -56,7 +56,7 @@ struct Node<P> {
     /// What its policy last had the drive fetch by.
     weights: Option<WrrWeights>,
     busy_until_ns: u64,
-    /// When its next step is; `u64::MAX`: when somebody pokes it.
+    /// The time of its next step. `u64::MAX`: when it is poked.
     wake_ns: u64,
     worked_ns: u64,
     spins: u32,
@@ -295,7 +295,7 @@ impl<'a, P: Policy> Engine<'a, P> {
 
     fn wake(&mut self, poller: u16, at_ns: u64) {
         let node = &mut self.nodes[usize::from(poller)];
-        // Who waits for the mutex looks at everything once it has it.
+        // A poller that waits for the mutex looks at everything once it has it.
         if at_ns < node.wake_ns && node.turn != MutexTurn::Waits {
             if self.path.kick == Kick::Asleep && node.wake_ns == u64::MAX {
                 node.poller.set_wakeup(false);
@@ -359,7 +359,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         self.let_go_deleted();
     }
 
-    /// Who rang and rests is seen when the patrol comes to it, which no event tells of.
+    /// A resting tenant that rang is noticed when the patrol reaches it, for which there is no event.
     fn go_on_looking(&mut self, number: u16, from_ns: u64) {
         let Self { nodes, guests, .. } = self;
         let node = &mut nodes[usize::from(number)];
@@ -473,7 +473,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         let seconds = scenario.duration.0 as f64 / 1e9;
         let guests = self.guests.iter_mut().zip(&self.probes).zip(&self.terms);
         let tenants = scenario.tenants.iter().zip(guests).map(|(tenant, ((guest, probe), terms))| {
-            // Who still waits at the end is late too.
+            // A command that still waits at the end is late too.
             let overdue = guest.port.borrow().overdue(guest.target_ns, self.now_ns);
             let tally = &guest.tally;
             let latency = tally.latencies.finish();

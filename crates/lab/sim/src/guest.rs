@@ -32,7 +32,7 @@ struct Vcpu {
     /// The VQ that it submits to.
     vq: u16,
     item: Option<Item>,
-    /// When its next turn is; `u64::MAX`: when somebody pokes it.
+    /// The time of its next turn. `u64::MAX`: when it is poked.
     wake_ns: u64,
     /// Jobs that may have something to submit, each once.
     ready: VecDeque<u32>,
@@ -246,8 +246,8 @@ impl Guest {
         }
     }
 
-    /// Ends one thing; it may lead straight to another, which is over at a time or, at `u64::MAX`, when somebody says
-    /// so.
+    /// Ends one activity. It may lead straight to another, which ends at a known time or, at `u64::MAX`, when it is
+    /// told to.
     fn end(
         &mut self,
         vcpu: u16,

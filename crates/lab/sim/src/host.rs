@@ -190,7 +190,7 @@ impl Default for HostCosts {
     }
 }
 
-/// Who shares a poller, and whose code it runs.
+/// Which tenants share a poller, and whose code it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {

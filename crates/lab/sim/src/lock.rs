@@ -11,7 +11,7 @@ use crate::host::Contention;
 #[derive(Debug)]
 pub(crate) struct Spinlock {
     costs: Contention,
-    /// When those who have it or wait for it are through.
+    /// When the holder and the waiting threads are through.
     ends_ns: VecDeque<u64>,
 }
 
@@ -25,7 +25,7 @@ impl Spinlock {
         self.costs.hold_ns > 0
     }
 
-    /// When whoever asks now has had it.
+    /// When a thread that asks now is through.
     pub(crate) fn pass(&mut self, now_ns: u64) -> u64 {
         while self.ends_ns.front().is_some_and(|&end_ns| end_ns <= now_ns) {
             self.ends_ns.pop_front();
@@ -38,7 +38,7 @@ impl Spinlock {
     }
 }
 
-/// Who may have the global mutex.
+/// The threads that may have the global mutex.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     Vcpu { tenant: u16, vcpu: u16 },
@@ -78,7 +78,7 @@ impl Mutex {
         true
     }
 
-    /// Lets go. Who has it next, if anybody, and what the hand-over costs: more, the more wait.
+    /// Releases it. Returns the next holder, if any, and the cost of the hand-over: the more threads wait, the higher.
     pub(crate) fn release(&mut self) -> Option<(Holder, u64)> {
         let waiting = self.waiting.len() as u64;
         let next = self.waiting.pop_front();

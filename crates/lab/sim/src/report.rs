@@ -57,7 +57,7 @@ pub struct TenantReport {
     pub target_ns: Option<u64>,
     /// The percentage of its I/Os that the target is for.
     pub latency_percentile: Option<f64>,
-    /// What so many of them did not exceed.
+    /// The latency that the promised percentage did not exceed.
     pub at_percentile_ns: Option<u64>,
     /// Whether the target was kept: that is within it, and no I/O failed. `None`: there is no target, or no I/O.
     pub kept: Option<bool>,

@@ -90,12 +90,12 @@ pub enum FaultKind {
     },
 }
 
-/// Somebody comes, goes or gets other terms.
+/// A tenant comes, goes or gets other terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// When, from the start of the run (warm-up included).
     pub at: Nanos,
-    /// Who: index into the tenants.
+    /// The tenant: index into the tenants.
     pub tenant: usize,
     /// What.
     pub kind: ChangeKind,
@@ -111,8 +111,8 @@ pub enum ChangeKind {
     NewTerms(Terms),
     /// It goes, with commands in flight, and never comes back. Its disk stays.
     Leaves,
-    /// Its disk gets so many bytes more, a multiple of 4096, if there is room, and its guest a thread that uses all of
-    /// it (`grown_fio`). Only where [disks move](Scenario::disks_move).
+    /// Its disk grows by this many bytes, a multiple of 4096, if there is space, and its guest gets a thread that uses
+    /// all of it (`grown_fio`). Only if [disks move](Scenario::disks_move).
     Grows(u64),
     /// It goes as with `Leaves`; then the wiper overwrites what its disk had, and others may get that. Only where
     /// [disks move](Scenario::disks_move).
@@ -134,7 +134,7 @@ pub struct Scenario {
     pub drive_bytes: u64,
     /// What CPUs pay.
     pub costs: HostCosts,
-    /// Who shares a poller.
+    /// Which tenants share a poller.
     pub layout: Layout,
     /// Pollers for best-effort tenants, under [`Layout::Evenkeel`]: they are spread over them in turn. 1 or more.
     pub best_effort_pollers: u16,
@@ -156,7 +156,7 @@ pub struct Scenario {
     pub window: Nanos,
     /// Everything random follows from it.
     pub seed: u64,
-    /// Who comes, goes and gets other terms meanwhile. A tenant keeps the poller that its first terms give it.
+    /// Tenants that come, go and get other terms meanwhile. A tenant keeps the poller that its first terms give it.
     pub changes: Vec<Change>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
@@ -188,7 +188,7 @@ impl Scenario {
         }
     }
 
-    /// The same with one tenant only, for its slowdown. Faults that name tenants are left out.
+    /// The scenario with one tenant only, for its slowdown. Faults that name tenants are left out.
     pub fn alone(&self, tenant: usize) -> Self {
         let tenants = self.tenants.get(tenant).cloned().into_iter().collect();
         Self { tenants, changes: Vec::new(), faults: Vec::new(), ..self.clone() }
@@ -313,13 +313,13 @@ pub enum ScenarioError {
     /// Too few or too many.
     #[error("tenant {name:?} needs 1 to 1024 vCPUs and 1 to 127 queues")]
     Queues {
-        /// Whose.
+        /// The tenant.
         name: String,
     },
     /// A workload that can't run.
     #[error("tenant {name:?}: {error}")]
     Workload {
-        /// Whose.
+        /// The tenant.
         name: String,
         /// What is wrong with it.
         error: String,

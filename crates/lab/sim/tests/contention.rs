@@ -28,7 +28,7 @@ fn instant() -> Profile {
     }
 }
 
-/// A guest with so many busy vCPUs on so many queues, behind these costs.
+/// A guest with this many busy vCPUs on this many queues, behind these costs.
 fn run(layout: Layout, path: PathCosts, (jobs, depth): (u16, u32), vqs: u16) -> Report {
     let tenant = Tenant { vqs, ..reader(BEST_EFFORT, jobs, depth) };
     let costs = HostCosts { guest: GUEST, mediated: path, virtio: path, ..HostCosts::default() };

@@ -180,7 +180,7 @@ fn floors_are_kept_beside_a_promise_and_lent_where_nobody_asks() {
 #[test]
 fn floors_are_shared_out_where_they_are_more_than_the_drive_has() {
     let much = Floor { ios_per_sec: 1_000_000, mbytes_per_sec: 0 };
-    // Who was promised nothing has a 64th of what is with the drive then.
+    // Tenants without a promise have 1/64 of the work in flight then.
     let starvation_limit = Nanos::from_millis(50);
     let report = clean(&Scenario { starvation_limit, ..with_floors([much, much], 64) });
     let [_, busy, other, first, second] = &report.tenants[..] else { panic!("five") };

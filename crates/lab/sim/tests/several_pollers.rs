@@ -22,7 +22,7 @@ fn busy(kib: u32, read_percent: u8) -> Tenant {
     Tenant { workload: Workload::Fio(fio), ..reader(Class::BestEffort { weight: 1 }, 4, 32) }
 }
 
-/// Of that weight, on so many VQs.
+/// The tenant with this weight, on this many VQs.
 fn with(tenant: &Tenant, weight: u32, vqs: u16) -> Tenant {
     Tenant { terms: Class::BestEffort { weight }.into(), vcpus: vqs, vqs, ..tenant.clone() }
 }

@@ -150,7 +150,7 @@ struct Clock {
     shift_ns: u64,
     /// The greatest time on the trace's clock since then.
     latest_raw_ns: u64,
-    /// The same on ours.
+    /// The greatest time on our clock since then.
     latest_ns: u64,
 }
 

@@ -56,7 +56,7 @@ impl<'a> Fields<'a> for Commas<'a> {
 
 /// An unsigned decimal number, digits only; `None` if it is none or does not fit 64 bits.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
-    /// So many digits fit whatever they are, so almost every number goes without the checks.
+    /// This many digits fit whatever they are, so almost every number goes without the checks.
     const SAFE_DIGITS: usize = 19;
     let (head, tail) = digits.split_at_checked(SAFE_DIGITS).unwrap_or((digits, b""));
     if head.is_empty() {

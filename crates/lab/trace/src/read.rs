@@ -16,11 +16,11 @@ const HEAD_LINES: usize = 32;
 /// Bounds on what a trace may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// At most so many entries, of 24 bytes each; more is an error.
+    /// The most entries, of 24 bytes each; more is an error.
     pub max_entries: usize,
     /// Longer reads and writes are split. Rounded down to whole blocks of 512 bytes, at least one.
     pub max_len_bytes: u32,
-    /// At most so many bytes a line, without its end; more is malformed.
+    /// The most bytes per line, without its end; a longer line is malformed.
     pub max_line_bytes: usize,
     /// Timestamps that go back further than this are a jump of the trace's clock.
     pub reorder_ns: u64,
@@ -130,7 +130,7 @@ fn read_as(source: impl BufRead, name: &str, format: Format, limits: Limits) -> 
 /// Where the entries so far were logged.
 enum Station {
     None,
-    /// Where a driver sent them to the drive; they came from so many lines.
+    /// Where a driver sent them to the drive. `Issued` has the number of lines that they came from.
     Issued(u64),
     /// Where their initiator sent them.
     Queued,
@@ -167,7 +167,7 @@ impl Reading {
             Line::Heading => counts.comments += 1,
             Line::Skipped => counts.skipped += 1,
             Line::Request(request) => {
-                // The same request is logged at both stations, so what was taken so far at the other one goes.
+                // A request is logged at both stations, so what was read so far at the other one is dropped.
                 if let Station::Issued(lines) = self.station {
                     self.builder.start_over(lines);
                 }

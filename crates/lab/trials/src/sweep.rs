@@ -27,8 +27,8 @@ pub struct Options {
     /// Also run the broken policies and parts that the checks must catch
     #[arg(long)]
     canaries: bool,
-    /// Also run N changes of who is there, and on which terms, beside a tenant that runs on, under each policy, in an
-    /// order that follows from --seed
+    /// Also run N changes of tenants and terms, beside a tenant that runs on, under each policy, in an order that
+    /// follows from --seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=30_000))]
     changes: Option<u32>,
 }
@@ -55,7 +55,7 @@ struct Tally {
     next: AtomicU64,
     done: AtomicU64,
     ios: AtomicU64,
-    /// Seeds by why somebody was allowed to starve, or not to get its floor.
+    /// Seeds by why a tenant was allowed to starve, or not to get its floor.
     excuses: Mutex<BTreeMap<&'static str, u64>>,
     bounds: Mutex<BoundCounts>,
     disks: Mutex<DiskCounts>,

@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    /// An answer of so many bytes was written where the command says.
+    /// An answer of this many bytes was written to the place that the command names.
     fn given(&mut self, sqe: &Sqe, len_bytes: u64) {
         let pieces = admin_data(&self.ram, sqe, len_bytes, Access::Write);
         let pieces = pieces.unwrap_or_else(|| panic!("{sqe:?} was answered, but names no memory"));

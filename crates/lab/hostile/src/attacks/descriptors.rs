@@ -96,7 +96,7 @@ pub fn device_as_memory(field: &Field) -> io::Result<Outcome> {
     Ok(Outcome::Done(accepted))
 }
 
-/// A completion that takes longer is one that somebody holds up.
+/// A completion that takes longer than this is being blocked.
 const NOTICED: Duration = Duration::from_millis(8);
 
 /// An eventfd that is full and empty by turns, whose writers wait while it is full; until it stays so.
@@ -115,7 +115,7 @@ impl Full {
         let (filled, stop) = (this.event.try_clone()?, Arc::clone(&this.stop));
         this.start("filling", move || {
             while !stop.load(Relaxed) {
-                // Whoever asked whether it has room and then writes is too late.
+                // A daemon that checks for room and then writes is too late.
                 let _ = fcntl_setfl(&filled, OFlags::RDWR);
                 let _ = rustix::io::write(&filled, &(u64::MAX - 1).to_ne_bytes());
             }
@@ -130,7 +130,7 @@ impl Full {
                 }
                 let _ = rustix::io::read(&emptied, &mut [0_u8; 8]);
                 reads = reads.wrapping_add(1);
-                // Long enough to be noticed by who waits for whoever waits to write.
+                // Long enough to be noticed by the thread that waits for the blocked writer.
                 if reads.is_multiple_of(8) {
                     std::thread::sleep(2 * NOTICED);
                 }
@@ -148,7 +148,7 @@ impl Full {
 impl Drop for Full {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        // Whoever still waits goes on.
+        // Blocked writers go on.
         while !self.threads.iter().all(JoinHandle::is_finished) {
             let _ = fcntl_setfl(&self.event, OFlags::RDWR | OFlags::NONBLOCK);
             let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
@@ -201,8 +201,8 @@ fn call_again_and_again(field: &Field, full: &Full) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until `is_done`. If that takes long, whoever signals may be waiting: it is to wait for good. `false`: it did,
-/// and nothing came.
+/// Waits until `is_done`. If that takes long, the signalling thread may be blocked: block it for good then. `false`: it
+/// was blocked, and nothing came.
 fn until_done(full: &Full, mut is_done: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     let start = Instant::now();
     while !is_done()? {
@@ -216,10 +216,10 @@ fn until_done(full: &Full, mut is_done: impl FnMut() -> io::Result<bool>) -> io:
     Ok(true)
 }
 
-/// For so long whoever closes a [`lingering`] socket waits.
+/// How long the close of a [`lingering`] socket blocks.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// A socket with bytes that nobody takes. Whoever closes it last waits for them.
+/// A socket with bytes that are never read. Its last close waits for them.
 fn lingering() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     sockopt::set_socket_recv_buffer_size(&listener, 4096)?;
@@ -232,7 +232,7 @@ fn lingering() -> io::Result<(TcpStream, TcpStream)> {
     Ok((stream, peer))
 }
 
-/// Connections that the daemon refuses or closes unread, each with a socket in it that whoever closes it waits for.
+/// Connections that the daemon refuses or closes unread, each with a socket in it whose close blocks.
 pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
     // More would have the attacker's own sockets run out.
     const CONNECTIONS: usize = 400;
@@ -264,7 +264,7 @@ pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
                 // Too late where it is refused by now.
                 let _ = crate::wire::send(stream, &request, &[left.as_fd()]);
             }
-            // Whoever is the last to close it waits; not this thread.
+            // The last close blocks, so it happens on another thread.
             let _ = std::thread::Builder::new().spawn(move || drop(left));
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that is too much, goes away, or is somebody else's by now.
+//! Memory that is too much, goes away, or belongs to another client by now.
 
 use std::fs::{self, File};
 use std::io;

@@ -56,7 +56,7 @@ impl Client {
         let start = Instant::now();
         loop {
             match Self::try_attach(directory) {
-                // Whoever had the place before may still be leaving it.
+                // The previous client may still be leaving.
                 Err(_) if !stop.load(Relaxed) && start.elapsed() < PLACE_LIMIT => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -93,8 +93,8 @@ impl Client {
         }
     }
 
-    /// One command, and how it ended. Given up once `stop` is set and it does not end: whoever sets it may have taken
-    /// the disk away.
+    /// Runs one command, and returns how it ended. Gives up if it does not end after `stop` was set: the disk may have
+    /// been taken away.
     pub fn run(
         &mut self,
         direction: Direction,

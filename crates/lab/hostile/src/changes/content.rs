@@ -10,7 +10,7 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// What nobody wrote.
 pub const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
-/// Whose a block is, and which of its versions.
+/// The content of an owner's block in one version.
 pub fn block(owner: u64, at: u64, version: u32) -> Vec<u8> {
     let mut line = [0; 32];
     line[..8].copy_from_slice(b"evenkeel");
@@ -23,15 +23,15 @@ pub fn block(owner: u64, at: u64, version: u32) -> Vec<u8> {
 /// What is known of a disk's blocks.
 #[derive(Debug)]
 pub struct Content {
-    /// Whose they are.
+    /// The owner of the blocks.
     pub owner: u64,
     /// The version that was acknowledged last; 0: zeros.
     pub versions: Vec<u32>,
     /// Blocks whose writes were never answered, with the versions that they may have.
     unsettled: BTreeMap<usize, Vec<u32>>,
-    /// Blocks that somebody has a command on, the ones that lost their client included until that is over for sure.
+    /// Blocks with a command in flight, including those that lost their client until that is over for sure.
     busy: BTreeSet<usize>,
-    /// Given out last: no version twice, whoever writes.
+    /// The last version number given out: no number is used twice, whichever client writes.
     version: u32,
 }
 

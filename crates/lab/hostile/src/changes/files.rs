@@ -1,4 +1,4 @@
-//! The drives' files, while no daemon runs: who has what, and what is nobody's.
+//! The drives' files while no daemon runs: each disk's ranges, and the free ones.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +13,7 @@ use super::content::{BLOCK_BYTES, ZEROS};
 use super::model::{DECLARED, SPARE_MIB, SPARES};
 use crate::host::Host;
 
-/// What somebody else wrote to a drive that was not Evenkeel's.
+/// The content that another program wrote to a drive that was not Evenkeel's.
 pub const FOREIGN: [u8; BLOCK_BYTES as usize] = [0xfe; BLOCK_BYTES as usize];
 
 /// A drive of the host's.
@@ -38,7 +38,7 @@ impl Drive {
         Ok(declared.chain(SPARES.into_iter().filter(has).map(|name| Self::spare(host, name))).collect())
     }
 
-    /// One that comes and goes.
+    /// A drive that is added and removed.
     pub fn spare(host: &Host, name: &'static str) -> Self {
         let (image, layout) = (spare_image(host, name), host.path(&format!("state/layout-of-{name}.toml")));
         Self { name, size_bytes: SPARE_MIB * MIB, image, layout }
@@ -105,14 +105,14 @@ pub fn offset_on_drive(placement: &Placement, mut offset_bytes: u64) -> Option<u
     None
 }
 
-/// Drives that Evenkeel does not have, and that somebody else wrote to.
+/// Drives that Evenkeel does not have, and to which another program wrote.
 #[derive(Default)]
 pub struct Strangers {
     names: BTreeSet<&'static str>,
 }
 
 impl Strangers {
-    /// Somebody uses it for something else.
+    /// Another program uses the drive.
     pub fn take(&mut self, host: &Host, name: &'static str) -> Result<()> {
         if self.names.insert(name) {
             let image = File::options().write(true).create(true).truncate(false).open(spare_image(host, name))?;
@@ -121,7 +121,7 @@ impl Strangers {
         Ok(())
     }
 
-    /// Whether somebody uses it.
+    /// Whether another program uses the drive.
     pub fn have(&self, name: &str) -> bool {
         self.names.contains(name)
     }

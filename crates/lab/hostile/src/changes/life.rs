@@ -211,7 +211,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whoever gets a drive that is not Evenkeel's writes to it.
+    /// Another program gets a drive that is not Evenkeel's, and writes to it.
     pub fn leave_to_strangers(&mut self, name: &str) -> Result<()> {
         let name = SPARES.into_iter().find(|it| *it == name).context("a drive that comes and goes")?;
         self.strangers.take(&self.host, name)

@@ -73,7 +73,7 @@ impl World<'_> {
                 }
             }
         }
-        // What is not Evenkeel's is somebody else's, whatever was on the way.
+        // A drive that is not Evenkeel's belongs to another program, whatever was under way.
         for name in SPARES.into_iter().filter(|name| !found.drives.contains_key(*name)) {
             if !self.strangers.have(name) {
                 self.leave_to_strangers(name)?;

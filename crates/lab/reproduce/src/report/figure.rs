@@ -38,7 +38,7 @@ impl Table {
 /// A figure or a table of a paper, with our numbers.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// Whose.
+    /// The paper.
     pub paper: Paper,
     /// Which: `fig7a`, `table2`, …
     pub id: &'static str,
@@ -145,7 +145,7 @@ impl Figure {
 /// Something of a paper that the present code can't measure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Uncovered {
-    /// Whose.
+    /// The paper.
     pub paper: Paper,
     /// Which figure or table.
     pub figure: String,

@@ -96,7 +96,7 @@ impl Serialize for Verdict {
 /// One number of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Whose figure.
+    /// The paper.
     pub paper: Paper,
     /// Which: `fig7a`, `table2`, …
     pub figure: String,

@@ -79,7 +79,7 @@ struct Found {
     overdraft: u64,
 }
 
-/// Who fetched a command, for whom, under which bound.
+/// The poller that fetched a command, for which tenant, under which bound.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fetched {
     pub(crate) poller: u16,
@@ -138,8 +138,8 @@ impl Bounds {
         self.guaranteed[at] = guaranteed;
     }
 
-    /// Somebody came or changed its class: pollers hear of it with their next interval, tell what is asked there, and
-    /// part the cap by that with the one after it. What went before that may be there for another.
+    /// A tenant came or changed its class. Pollers hear of it with their next interval, publish their demands, and
+    /// split the cap by those with the one after it. Commands sent before that may be in flight beside another cap.
     pub(super) fn unsettle(&mut self, now_ns: u64) {
         self.settled_ns = now_ns + 3 * INTERVAL.0;
     }

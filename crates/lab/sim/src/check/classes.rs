@@ -46,8 +46,8 @@ pub(super) fn unequal_in_commands(
         let burst = f64::from(config.arbitration_burst);
         return told([commands(one) / burst, commands(other) / burst], ROUNDS_APART);
     }
-    // Who chooses its class or got another, has limits or rings for nothing uses turns that nobody can tell from
-    // outside.
+    // Turns can't be counted from outside for a tenant that chooses its class or got another, has limits, or rings for
+    // nothing.
     let counted = |tenant: &Contender| {
         let Terms { limits, priority, .. } = tenant.terms;
         !tenant.rogue && !tenant.changed && limits.is_empty() && matches!(priority, TenantPriority::Fixed(_))

@@ -54,7 +54,7 @@ pub(crate) struct Ledger {
     returned: Option<u64>,
     /// If the policy vouches for any.
     bounds: Option<Bounds>,
-    /// Whose each byte of the drive is, if disks come, grow and go.
+    /// The owner of each byte of the drive, if disks come, grow and go.
     space: Option<Space>,
     /// All tenants together.
     served: Served,
@@ -139,7 +139,7 @@ impl Ledger {
         self.accounts[usize::from(tenant)].buckets.set_limits(terms.limits);
     }
 
-    /// Who is there, or as what, changed now: bounds given before did not count that.
+    /// The tenants or their terms changed now: bounds given before did not count that.
     pub(crate) fn unsettle(&mut self) {
         if let Some(bounds) = &mut self.bounds {
             bounds.unsettle(self.now_ns);
@@ -154,7 +154,7 @@ impl Ledger {
         self.violate_of(rule, None, what);
     }
 
-    /// The same, about a tenant that waits.
+    /// Records a violation about a tenant that waits.
     pub(crate) fn violate_of(&mut self, rule: Rule, tenant: Option<u16>, what: impl FnOnce() -> String) {
         self.book.write(self.now_ns, rule, tenant, what);
     }

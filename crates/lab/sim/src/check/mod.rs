@@ -44,9 +44,9 @@ pub struct Violation {
     pub at_ns: u64,
     /// Which rule.
     pub rule: Rule,
-    /// Whose: index into the tenants, if it is about one that waits.
+    /// The tenant's index, if it is about a tenant that waits.
     pub tenant: Option<u16>,
-    /// Who and what.
+    /// The tenant, and what went wrong.
     pub what: String,
 }
 
@@ -66,7 +66,8 @@ pub enum Rule {
     NoStarvation,
     /// Tenants that always have work get what their weights say (`mqfq`, `fair`, `wrr`, `drr`).
     Shares,
-    /// Who always asks gets its floor, where the drive can give all of them; else all get the same part (`evenkeel`).
+    /// A tenant that always asks gets its floor, if the drive can give all floors; else all get an equal fraction
+    /// (`evenkeel`).
     Floors,
     /// A looser promise costs others no more, and a tighter one no less (`evenkeel`).
     Monotone,
@@ -74,7 +75,7 @@ pub enum Rule {
     Limits,
     /// No command takes longer than the bound that the policy vouched for, while what it rests on holds (`lpns`).
     Bound,
-    /// Who comes is served, and who left is forgotten: by the board and in the pollers' tables.
+    /// A tenant that comes is served, and one that left is forgotten: by the board and in the pollers' tables.
     Membership,
     /// Time goes on: a poller does not spin on one instant.
     Progress,

@@ -15,8 +15,8 @@ const FAIR_EPOCHS: u64 = 5;
 /// … nor with several HWQs that hold less than so much or, together, less than the window: one of them may be full when
 /// all together are not, and its room goes to VQs in the order of their arrival, whatever their weights.
 const FAIR_HWQ_DEPTH: u32 = 64;
-/// … nor on a drive so slow that in this time fewer than so many HWQs' worth of commands went: what fills the HWQs at
-/// first is then most of what is seen.
+/// … nor on a drive so slow that fewer than this many HWQs' worth of commands were sent in this time: most of what is
+/// measured then is the initial filling of the HWQs.
 const FAIR_FILLS: u64 = 8;
 
 /// One tenant over the measured time.
@@ -32,7 +32,7 @@ pub(crate) struct Contender {
     pub(crate) rogue: bool,
     /// Tenants with the same number here have the same guests and workloads.
     pub(crate) kind: usize,
-    /// What it had at the start of the time and at its end.
+    /// Its service at the start of the time and at its end.
     pub(crate) from: Service,
     pub(crate) to: Service,
 }
@@ -113,7 +113,7 @@ impl Shares<'_> {
         self.hwqs > 1 && (self.hwq_depth < FAIR_HWQ_DEPTH || room < window)
     }
 
-    /// The same under `wrr` and `drr`.
+    /// The check under `wrr` and `drr`.
     fn unequal_classes(&self, one: &Contender, other: &Contender, all: &[Contender]) -> Option<String> {
         match self.policy {
             PolicyConfig::Wrr(config) => unequal_in_commands(config, self.is_parted, one, other, all),

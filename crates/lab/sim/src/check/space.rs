@@ -11,7 +11,7 @@ use super::Rule;
 /// Ranges are multiples of this.
 const UNIT_BYTES: u64 = layout::RANGE_STEP_BYTES;
 
-/// Whose a unit of the drive is.
+/// The owner of a unit of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// Nobody's, and it reads as zeros: never given out, or …

@@ -8,8 +8,9 @@ use crate::scenario::Scenario;
 const CLASSES: [QueuePriority; 4] =
     [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
 
-/// For each tenant, the commands that everybody has fetched in one turn of a VQ of it: never fewer than the policy's
-/// rule says, often more. Who has other terms later is taken to have the least of them itself, and the others the most.
+/// For each tenant, the commands that all tenants fetch in one turn of one of its VQs: never fewer than the policy's
+/// rule says, often more. A tenant whose terms change is taken to have the least of them itself, and the others the
+/// most.
 pub(crate) fn turns(scenario: &Scenario) -> Vec<u64> {
     let Scenario { policy, tenants, .. } = scenario;
     let terms = scenario.terms();

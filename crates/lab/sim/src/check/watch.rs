@@ -1,4 +1,4 @@
-//! Who waits while others are served.
+//! Detects queues that wait while others are served.
 
 /// How many of its turns a waiting queue may miss. A turn takes everyone's queues once, by weight: in commands, and in
 /// as many blocks as its own next command has, for a policy may go by either.

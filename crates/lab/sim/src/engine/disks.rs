@@ -89,7 +89,7 @@ impl<P: Policy> Engine<'_, P> {
                 source.set_disk(place.clone());
             }
         }
-        // It asks for more than who is like it otherwise.
+        // It asks for more than otherwise equal tenants.
         self.changed[tenant] = true;
         let guest = &mut self.guests[tenant];
         let first = guest.threads();
@@ -115,7 +115,7 @@ impl<P: Policy> Engine<'_, P> {
         self.let_go_deleted();
     }
 
-    /// Whoever was deleted and has nothing with the drive any more leaves its disk to the wiper.
+    /// Deleted tenants with nothing in flight any more leave their disks to the wiper.
     pub(super) fn let_go_deleted(&mut self) {
         let leaving = match &self.disks {
             Some(disks) if !disks.leaving.is_empty() => disks.leaving.clone(),

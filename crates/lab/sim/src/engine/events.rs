@@ -26,7 +26,7 @@ pub(super) enum Event {
     Interval,
     /// The measured time begins.
     Measure,
-    /// Somebody looks at who waits.
+    /// The check for starved queues.
     Look,
     Fault {
         fault: u16,
@@ -34,7 +34,7 @@ pub(super) enum Event {
     FaultEnds {
         fault: u16,
     },
-    /// Somebody comes, goes or gets other terms.
+    /// A tenant comes, goes or gets other terms.
     Change {
         change: u32,
     },
@@ -74,7 +74,7 @@ impl Ord for Entry {
     }
 }
 
-/// So many of the soonest entries are kept sorted.
+/// This many of the soonest entries are kept sorted.
 const NEAR: usize = 64;
 
 /// Events by time; of several at one time, the one that was added first.

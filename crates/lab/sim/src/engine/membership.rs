@@ -110,7 +110,7 @@ impl<P: Policy> Engine<'_, P> {
         }
     }
 
-    /// The board names those who are with a poller, and nobody else.
+    /// The board names exactly the tenants that are with a poller.
     pub(super) fn check_board(&self) {
         let places = self.nodes.iter().flat_map(|node| &node.tenants);
         let mut here: Vec<u32> = places.map(|place| u32::from(place.0)).collect();

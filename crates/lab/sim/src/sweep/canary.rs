@@ -126,7 +126,7 @@ fn disks_move(scenario: &mut Scenario) {
         changes.map(|(at_ms, tenant, kind)| Change { at: Nanos::from_millis(at_ms), tenant, kind }).to_vec();
 }
 
-/// The same with tenants of the classes medium and high; the second one's commands are large.
+/// A scenario with tenants of the classes medium and high. The second one's commands are large.
 fn classes(policy: fn(ArbitratedConfig) -> PolicyConfig, start: ArbitratedConfig) -> Scenario {
     let mut scenario = scenario(policy(start));
     scenario.tenants[1].terms.priority = TenantPriority::Fixed(QueuePriority::High);
@@ -136,8 +136,7 @@ fn classes(policy: fn(ArbitratedConfig) -> PolicyConfig, start: ArbitratedConfig
     scenario
 }
 
-/// A promise on a drive that does what its figures say, on a host that costs nothing: nobody but the policy can break
-/// it.
+/// A promise on a drive that behaves as its figures say, on a host that costs nothing: only the policy can break it.
 fn promised() -> Scenario {
     let cost = Cost { flush: 1, ..Cost::default() };
     let mut scenario = scenario(PolicyConfig::Lpns(LpnsConfig { cost, ..LpnsConfig::p5800x() }));
@@ -248,17 +247,17 @@ enum Flaw {
     ForgetsDebts,
     /// Takes best effort's commands for flushes, which cost next to nothing.
     ExceedsBound,
-    /// The same under evenkeel.
+    /// Takes best effort's commands for flushes, under evenkeel.
     ExceedsOurBound,
     /// Hears of tenant 1's commands once in a while.
     Trickles,
     /// Takes no notice of floors.
     ForgetsFloors,
-    /// The same as `Trickles`, beside a target that is looser than a certain one.
+    /// As `Trickles`, beside a target that is looser than a limit.
     TurnsTargets,
 }
 
-/// Time from one command to the next of who is left one now and then: none of its VQs waits long enough to starve.
+/// Time between two commands of a tenant that is left one now and then: none of its VQs waits long enough to starve.
 const TRICKLE: Nanos = Nanos::from_micros(500);
 /// The loosest target beside which nothing is wrong.
 const TURNED_AT: Nanos = Nanos::from_micros(60);

@@ -34,7 +34,7 @@ pub struct Churn {
     pub latency: Latencies,
     /// Its I/Os per second.
     pub iops: f64,
-    /// The same on the same drive among as many neighbours that stay.
+    /// The throughput on this drive among as many neighbours that stay.
     pub steady_iops: f64,
     /// All I/Os that ended.
     pub simulated_ios: u64,
@@ -58,8 +58,8 @@ impl fmt::Display for Churn {
     }
 }
 
-/// Plays so many changes, in an order that follows from the seed, under the policy of that name, with faults of the
-/// drive, and holds them against every rule.
+/// Plays this many changes, in an order that follows from the seed, under the named policy, with faults of the drive.
+/// Checks every rule.
 ///
 /// # Errors
 /// What was broken: a rule, or the tenant that ran on stood still.
@@ -154,7 +154,7 @@ fn draw(policy: PolicyConfig, seed: u64, changes: usize) -> Scenario {
     scenario
 }
 
-/// The same with as many neighbours as there may be at a time, all of the time, on the terms that they came with.
+/// The scenario with the most neighbours that there may be, all of the time, on the terms that they came with.
 fn stay(scenario: &Scenario) -> Scenario {
     let mut steady = Scenario { changes: Vec::new(), ..scenario.clone() };
     steady.tenants.truncate(MOST + 1);

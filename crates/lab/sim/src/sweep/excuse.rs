@@ -1,4 +1,4 @@
-//! Who may starve, and why.
+//! Tenants that may starve, and why.
 
 use io_model::QueuePriority;
 use policy::{PolicyConfig, TenantPriority, Terms, Variant};
@@ -54,8 +54,8 @@ pub(super) fn excuse(
     }
 }
 
-/// Commands that all tenants that are guaranteed at some time keep in flight or waiting together, a longer one counting
-/// as so many of 4 KiB.
+/// Commands that all tenants that are guaranteed at some time keep in flight or waiting together. A longer command
+/// counts as several of 4 KiB.
 fn guaranteed_depth(scenario: &Scenario, terms: &[Vec<Terms>], report: &Report) -> u32 {
     let tenants = scenario.tenants.iter().zip(terms).zip(&report.tenants).enumerate();
     let guaranteed = tenants.filter(|(_, ((_, terms), _))| terms.iter().any(|terms| terms.class.is_guaranteed()));

@@ -28,10 +28,10 @@ use excuse::excuse;
 
 use crate::{BoundCounts, DiskCounts, Report, Scenario, ScenarioError, Violation, run};
 
-/// Each so many seeds one runs twice, to see that nothing but the scenario decides.
+/// One in this many seeds runs twice, to check that only the scenario decides.
 const TWICE: u64 = 16;
 
-/// Each so many seeds one is also held to what takes `evenkeel` longer: those that leave this rest.
+/// One in this many seeds is also held to what takes `evenkeel` longer: seeds that leave this remainder.
 const OURS: u64 = 50;
 const OURS_REST: u64 = 49;
 
@@ -46,7 +46,7 @@ pub struct Summary {
     pub tenants: usize,
     /// How many faults.
     pub faults: usize,
-    /// How many changes of who is there and on which terms.
+    /// The number of changes of tenants and terms.
     pub changes: usize,
     /// I/Os that ended.
     pub simulated_ios: u64,
@@ -54,7 +54,7 @@ pub struct Summary {
     pub bounds: BoundCounts,
     /// What happened to disks.
     pub disks: DiskCounts,
-    /// Why somebody was allowed to starve, or a floor not to be kept, if so; each reason once.
+    /// Why a tenant was allowed to starve, or a floor was not kept; each reason once.
     pub excuses: Vec<&'static str>,
 }
 

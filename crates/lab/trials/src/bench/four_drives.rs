@@ -11,7 +11,7 @@ use super::{Figure, Options};
 
 const DRIVES: usize = 4;
 
-/// Drives of 16 GiB with the back end that `backend` gives, and so many tenants on them in turn.
+/// Drives of 16 GiB with the back end that `backend` gives, and `count` tenants on them in turn.
 fn configuration(backend: impl Fn(usize) -> String, count: usize) -> String {
     let drive = |n: usize| format!("[[drive]]\nname = \"d{n}\"\nsize = \"16GiB\"\n{}\n", backend(n));
     let drives: String = (0..DRIVES).map(drive).collect();

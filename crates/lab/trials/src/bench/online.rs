@@ -13,7 +13,7 @@ use super::server::{Server, cpu_seconds};
 use super::{Figure, Goal, Options};
 
 pub(super) const TENANTS: usize = 1_000;
-/// Of these, so many have a vfio-user socket with a client; the others a vhost-user one without.
+/// This many of them have a vfio-user socket with a client, the others a vhost-user socket without.
 pub(super) const ATTACHED: usize = 64;
 /// Changes of each kind.
 const CHANGES: usize = 50;
@@ -79,7 +79,7 @@ pub(super) fn single(name: impl Into<String>, value: f64, unit: &'static str, go
     Figure { name: name.into(), median: value, range: (value, value), unit, goal }
 }
 
-/// So many tenants, the first of which have vfio-user sockets; each with the lines that `more` gives.
+/// `count` tenants, of which the first have vfio-user sockets, each with the lines that `more` gives.
 pub(super) fn tenants(count: usize, more: impl Fn(usize) -> String) -> String {
     let frontend = |n: usize| if n < ATTACHED { "vfio-user" } else { "vhost-user-blk" };
     let tenant =
@@ -87,7 +87,7 @@ pub(super) fn tenants(count: usize, more: impl Fn(usize) -> String) -> String {
     (0..count).map(tenant).collect()
 }
 
-/// A daemon with so many tenants, and after how many seconds it served all.
+/// A daemon with `count` tenants, and the seconds until it served all.
 fn start(count: usize) -> Result<(Server, f64)> {
     let begun = Instant::now();
     let server = Server::start_with("memory", "lpns", "shared", &tenants(count, |_| String::new()))?;
@@ -215,7 +215,7 @@ pub(super) fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> R
             let mut stats = api::Client::connect(&server.socket("control"))?;
             let mut long = Long::default();
             while !is_over.load(Ordering::Relaxed) {
-                // Who waits for it may have given up.
+                // The waiting thread may have given up.
                 let _ = begun.send(());
                 let snapshot = stats.stats(SPAN_MS)?;
                 long.span_ms += snapshot.span_ms;
@@ -227,7 +227,7 @@ pub(super) fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> R
             Ok(long)
         };
         let looking = scope.spawn(look);
-        // One that failed says so below.
+        // A thread that failed says so below.
         let _ = has_begun.recv_timeout(Duration::from_secs(10));
         let done = what();
         is_over.store(true, Ordering::Relaxed);

@@ -97,12 +97,12 @@ fn beside_reads<T>(
     let (is_over, (begun, has_begun)) = (AtomicBool::new(false), std::sync::mpsc::channel());
     std::thread::scope(|scope| {
         let stop = || {
-            // Who waits for the first has heard of it.
+            // A thread that waits for the first has heard of it.
             let _ = begun.send(());
             is_over.load(Ordering::Relaxed)
         };
         let reading = scope.spawn(move || reader.read_until(stop));
-        // One that failed says so below.
+        // A thread that failed says so below.
         let _ = has_begun.recv_timeout(PAUSE);
         let done = long_iterations(server, what);
         is_over.store(true, Ordering::Relaxed);

@@ -61,7 +61,7 @@ impl Program {
         let path = root.join("usr/lib/chromium/chromium");
         if !path.exists() {
             let apt = tempfile::tempdir()?;
-            // One that was cut off has another name, and is made again.
+            // An incomplete one has another name, and is made again.
             let part = root.with_extension("part");
             PrivateApt::new(apt.path(), &mirror::find()?, &[suite])?.unpack(suite, &["chromium"], &part)?;
             fs::rename(&part, &root)?;

@@ -25,7 +25,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// One that serves what `sections` say; the tenants' names are `tenants`.
+    /// A daemon that serves what `sections` say. The tenants' names are `tenants`.
     ///
     /// # Errors
     /// When it does not start.
@@ -34,7 +34,7 @@ impl Site {
         let secret = dir.join("secret");
         fs::write(&secret, TOKEN)?;
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
-        // Free a moment ago; the daemon says so if somebody else took it since.
+        // Free a moment ago; the daemon says so if another process took it since.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut configuration = String::new();
         writeln!(configuration, "runtime_dir = {:?}\nstate_dir = {:?}", dir.join("run"), dir.join("state"))?;
@@ -65,7 +65,7 @@ impl Site {
         self.daemon.take().context("it does not run")?.kill().map(drop)
     }
 
-    /// Starts it on what it had.
+    /// Starts the daemon again with its configuration.
     ///
     /// # Errors
     /// When it does not start.

@@ -54,8 +54,8 @@ pub enum Accel {
     Kvm,
     /// QEMU's emulation.
     Tcg,
-    /// The same, one CPU at a time, with a clock that counts instructions while any of them works: what else the host
-    /// does changes nothing that the guest measures of itself.
+    /// QEMU's emulation, one CPU at a time, with a clock that counts instructions while any CPU works: the host's other
+    /// work changes nothing that the guest measures of itself.
     Counted,
 }
 
@@ -107,7 +107,7 @@ impl Machine {
         Ok(Self { images, initrd, dir: dir.to_path_buf() })
     }
 
-    /// The same with more programs in the guests' file system, each with its place there; `name` is theirs alone.
+    /// With more programs in the guests' file system, each with its place there. `name` is theirs alone.
     ///
     /// # Errors
     /// When one can't be read, or the run's folder not be written.
@@ -362,7 +362,7 @@ impl Guest {
         self.leave_boot("reboot -f")
     }
 
-    /// Resets the guest at once, as its reset button would, without waiting for it: what it had in memory is lost.
+    /// Resets the guest at once, as its reset button would, without waiting for it: its memory is lost.
     ///
     /// # Errors
     /// When the command channel is gone.

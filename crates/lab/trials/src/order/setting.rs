@@ -38,7 +38,7 @@ pub const COSTS_NS: [(&str, u64); 10] = [
     ("delivery", 250),
 ];
 
-/// Who runs where.
+/// Which CPUs run which threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// CPUs of the pollers, in the daemon's order.
@@ -48,7 +48,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// For so many CPUs; `None`: too few for one poller and one client.
+    /// For this many CPUs. `None`: too few for one poller and one client.
     pub fn with_cpus(cpus: usize) -> Option<Self> {
         match cpus {
             0 | 1 => None,

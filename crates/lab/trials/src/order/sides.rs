@@ -24,7 +24,7 @@ pub struct Bench<'a> {
     pub binary: &'a Path,
     /// The modelled drive: a built-in profile's name or a profile's path.
     pub drive: &'a str,
-    /// Who runs where.
+    /// Which CPUs run which threads.
     pub machine: Machine,
 }
 

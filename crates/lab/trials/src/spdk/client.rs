@@ -12,7 +12,7 @@ use super::target::mask;
 
 /// What a client takes in huge pages: half of it is too little where they lie far apart.
 pub const MEMORY_MIB: u64 = 512;
-/// One is enough for a job, but whoever looks for partitions may still have it when the job begins.
+/// One is enough for a job, but a scan for partitions may still have it when the job begins.
 const VIRTIO_QUEUES: u32 = 2;
 
 /// What a client saw.

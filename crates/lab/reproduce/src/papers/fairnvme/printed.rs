@@ -24,7 +24,7 @@ pub struct Gains {
     pub best: [Printed; 3],
 }
 
-/// Whom FairNVMe is compared with.
+/// The systems that FairNVMe is compared with.
 pub const RIVALS: [&str; 3] = ["Virtio", "SPDK", "LPNS"];
 
 const fn gains(metric: &'static str, more_is_better: bool, best: [f64; 3]) -> Gains {

@@ -167,7 +167,7 @@ pub fn alike(workload: &Workload, count: usize) -> Vec<Workload> {
     vec![workload.clone(); count]
 }
 
-/// fio's random 4K I/O with so many jobs and such a depth.
+/// fio's random 4K I/O with this many jobs and this depth.
 pub fn fio(jobs: u32, iodepth: u32, read_percent: u8) -> Workload {
     Workload::Fio(Fio::random_4k(jobs, iodepth, read_percent))
 }

@@ -24,7 +24,7 @@ const SYSTEMS: [System; 5] = [System::Lpns, System::Mdev, System::K2(32), System
 const LOSS_SLACK: f64 = 0.05;
 const TOTAL_TOLERANCE: f64 = 0.2;
 const BOUND_US: f64 = 50.0;
-/// From so many neighbours on K2 (32) is above the bound.
+/// With this many neighbours or more, K2 (32) exceeds the bound.
 const K2_BREAKS_AT: usize = 5;
 
 type Runs = Vec<(Case, Seen)>;

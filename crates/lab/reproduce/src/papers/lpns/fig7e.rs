@@ -22,7 +22,7 @@ struct Part {
     title: &'static str,
     drive: Drive,
     systems: &'static [System],
-    /// Whom the gain is over.
+    /// The system that the gain is relative to.
     rival: System,
 }
 

@@ -96,7 +96,7 @@ pub const BOUND_US: [(&str, f64); 2] = [("P5800X", 50.0), ("PM1735", 90.0)];
 /// Fig. 7e: how many times better than MDev on the P5800X, and than SR-IOV on the PM1735, at most.
 pub const BEST_GAIN: [(&str, Printed); 2] = [("MDev", printed(7.40)), ("SR-IOV", printed(18.72))];
 
-/// Fig. 8: at n8d32 LPNS's p99.9 and p99.99 are so many times better than SPDK's: reads, then writes.
+/// Fig. 8: by how much LPNS's p99.9 and p99.99 are better than SPDK's at n8d32: reads, then writes.
 pub const TAIL_GAIN: [(&str, Printed, Printed); 2] =
     [("read", printed(3.84), printed(6.70)), ("write", printed(3.73), printed(9.96))];
 

@@ -20,7 +20,7 @@ pub enum System {
     Mdev,
     /// LPNS as published.
     Lpns,
-    /// A scheduler on the host with so many commands in flight at most.
+    /// A scheduler on the host with at most this many commands in flight.
     K2(u32),
     /// A queue of the drive for each VM.
     SrIov,
@@ -154,7 +154,7 @@ pub fn mix(svms: usize, quiet: &Workload, ivms: usize, loud: &Workload) -> Vec<V
     svms.chain(std::iter::repeat_n(noisy(loud.clone()), ivms)).collect()
 }
 
-/// fio's random 4K I/O: so many jobs, such a depth.
+/// fio's random 4K I/O with this many jobs and this depth.
 pub fn fio(jobs: u32, iodepth: u32, read_percent: u8) -> Workload {
     Workload::Fio(Fio::random_4k(jobs, iodepth, read_percent))
 }

@@ -1,4 +1,4 @@
-//! Whom a promise was made to, beside whom, on which drive.
+//! Cases: the promised tenants, their neighbours, and the drive.
 
 use std::sync::Arc;
 
@@ -78,14 +78,14 @@ fn changing() -> Neighbour {
     Neighbour { jobs: JOBS, workload: Workload::Phases(phases) }
 }
 
-/// Who was promised nothing.
+/// A tenant without a promise.
 #[derive(Debug, Clone)]
 pub struct Neighbour {
     pub jobs: u16,
     pub workload: Workload,
 }
 
-/// Who was promised a latency.
+/// A tenant with a latency promise.
 #[derive(Debug, Clone)]
 pub struct Promised {
     pub workload: Workload,
@@ -189,7 +189,7 @@ impl Case {
         Ok(targets)
     }
 
-    /// Whether somebody's hundredth command takes long to see.
+    /// Whether a tenant's hundredth command takes long to come.
     pub fn is_rare(&self) -> bool {
         self.promised.iter().any(Promised::is_rare)
     }
@@ -260,7 +260,7 @@ fn loads(group: Group, profile: &Profile, name: &str, neighbours: &[Neighbour; 2
     [case("back to back", Promised::back_to_back(TARGETS[0])), case("400/s", Promised::rare(TARGETS[0]))]
 }
 
-/// So many promises, in turn to one who reads back to back and to one with rare commands.
+/// This many promises, in turn to a tenant that reads back to back and to one with rare commands.
 fn several(profile: &Profile, count: usize, mix: &Mix) -> Case {
     let promised = TARGETS.iter().take(count).enumerate().map(|(at, &times)| match at % 2 {
         0 => Promised::rare(times),

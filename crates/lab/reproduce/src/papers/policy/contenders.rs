@@ -17,7 +17,7 @@ const WARMUP_OTHERS: Nanos = Nanos::from_millis(1_000);
 /// A policy with its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// One that the daemon offers.
+    /// A policy that the daemon offers.
     Offered(PolicyKind, Variant),
     IoCost,
     Gimbal,

@@ -10,9 +10,9 @@ pub fn play(scenario: &Scenario, max_in_flight: u32) -> Result<Report, String> {
     report.map_err(|error| error.to_string())
 }
 
-/// So many commands with the drive for each poller by itself, promised ones first. Where promised tenants have pollers
-/// of their own it is the others' commands that are capped: K2 as it is would part the cap among all pollers, and one
-/// that leaves nothing to the others would keep a promise, too.
+/// A fixed cap on the commands in flight of each poller by itself, with promised tenants' commands first. If promised
+/// tenants have their own pollers, only the others' commands are capped. K2 would split the cap among all pollers, and
+/// a cap that leaves nothing to the others would keep a promise, too.
 struct FixedCap(K2);
 
 impl FixedCap {

@@ -2,11 +2,11 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `cases` | who was promised what, beside whom, on which drive |
+//! | `cases` | the promised tenants, their neighbours, and the drive |
 //! | `contenders` | the policies, with their settings |
 //! | `fixed` | a cap that was chosen by hand |
 //! | `price` | promises kept, and what they cost the others beside the best fixed cap |
-//! | `standing` | the same in short: by policy, by drive, by kind of case |
+//! | `standing` | `price` in short: by policy, by drive, by kind of case |
 //! | `fairness`, `reaction`, `steadiness` | the rest that is asked of such a policy |
 
 mod cases;

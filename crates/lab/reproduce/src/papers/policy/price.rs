@@ -172,7 +172,7 @@ fn judge(figure: &mut Figure, group: &str, seen: &[&Outcome]) {
     );
 }
 
-/// Whom all policies are asked about: where commands are rare a run takes four times as long.
+/// The cases that all policies run. With rare commands a run takes four times as long.
 pub fn is_for_all(case: &Case) -> bool {
     !case.is_rare()
 }

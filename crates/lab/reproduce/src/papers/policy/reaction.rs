@@ -32,7 +32,7 @@ const SILENCES: (u64, u64) = (2, 4);
 enum Change {
     /// A neighbour starts at full depth, where there was none.
     Starts,
-    /// The same beside another one that is there all the time.
+    /// A neighbour comes beside another one that is there all the time.
     Joins,
     /// One of two neighbours stops.
     Stops,

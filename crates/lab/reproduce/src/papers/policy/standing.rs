@@ -10,7 +10,7 @@ use crate::report::{Figure, Row, Table};
 /// Over cases in which some fixed cap keeps the promise.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
-    /// Promises kept, of so many.
+    /// Promises kept, and all promises.
     pub kept: usize,
     pub of: usize,
     /// The highest percentile, in targets.

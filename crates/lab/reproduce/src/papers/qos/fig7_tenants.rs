@@ -13,7 +13,7 @@ use crate::paper::Paper;
 use crate::report::{Figure, Plot, Row};
 use crate::runner::{Context, Error};
 
-/// Commands that each greedy tenant keeps outstanding, on so many vCPUs.
+/// Commands that each greedy tenant keeps outstanding, and its number of vCPUs.
 const DEPTH: u32 = 64;
 const VCPUS: u16 = 4;
 const BYTES: u32 = 32 << 10;

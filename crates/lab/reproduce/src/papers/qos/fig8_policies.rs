@@ -15,7 +15,7 @@ use crate::runner::{Context, Error};
 /// Jobs of a guest and what each keeps outstanding: together far more than the policies let into the drive.
 const JOBS: u16 = 4;
 const DEPTH: u32 = 128;
-/// Enough for the drive's 36 units, and few enough that it matters who is next.
+/// Enough for the drive's 36 units, and few enough that the order matters.
 const MAX_IN_FLIGHT: u32 = 128;
 const SPAN: Nanos = Nanos::from_millis(1_000);
 const WARMUP: Nanos = Nanos::from_millis(100);

@@ -19,7 +19,7 @@ const SETS: u64 = 1_000;
 /// Those that hold others back for a promise.
 const HOLDS_BACK: [&str; 2] = ["lpns", "evenkeel"];
 
-/// About so many commands are simulated of each mix, within these limits of virtual time.
+/// About this many commands are simulated of each mix, within these limits of virtual time.
 const COMMANDS: f64 = 80_000.0;
 const LEAST: Nanos = Nanos::from_millis(80);
 const MOST: Nanos = Nanos::from_millis(3_000);

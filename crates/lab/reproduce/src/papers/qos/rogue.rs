@@ -20,7 +20,7 @@ const OTHERS: usize = 3;
 /// Threads, VQs and vCPUs of a tenant that behaves, and what each thread keeps outstanding.
 const JOBS: u16 = 2;
 const DEPTH: u32 = 32;
-/// The rogue has four times as many of each, or so many outstanding.
+/// The rogue has four times as many threads, VQs and vCPUs, or this many commands outstanding.
 const ROGUE_JOBS: u16 = 4 * JOBS;
 const ROGUE_DEPTH: u32 = 1024;
 const PAGE: u32 = 4096;
@@ -82,8 +82,8 @@ impl Neighbour {
         }
     }
 
-    /// Who it is compared with: one that reads, writes, or both as it does, for a write takes more from a drive than a
-    /// read.
+    /// The tenant that it is compared with: it reads, writes, or does both like the rogue, because a write costs a
+    /// drive more than a read.
     fn honest(self) -> Self {
         let read_percent = match self {
             Self::Behaves { read_percent } | Self::Deep { read_percent, .. } => read_percent,

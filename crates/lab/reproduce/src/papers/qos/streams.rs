@@ -8,7 +8,7 @@ use ssd_model::{Drive, Kind, Profile, Request};
 /// How a stream asks.
 #[derive(Debug, Clone, Copy)]
 pub enum Demand {
-    /// It keeps so many reads with the drive.
+    /// It keeps this many reads in flight.
     Depth(u32),
     /// It asks so often, whatever comes back, at even intervals.
     PerSecond(f64),

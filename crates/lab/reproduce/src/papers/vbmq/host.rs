@@ -71,6 +71,6 @@ pub const BASELINE: PathCosts =
 /// jobs reach 750K IOPS \[P\]: 10.7 µs for each command, 4 of them the interrupt \[D\].
 pub const INTERRUPT_NS: u64 = 4_000;
 
-/// The same under a running guest: 18 jobs reach 750K IOPS \[P\]: 24 µs for each command, 14 of them the interrupt
-/// \[D\], which the guest leaves its core for and the thread that waits wakes for.
+/// The cost of an interrupt under a running guest: 18 jobs reach 750K IOPS \[P\]: 24 µs for each command, 14 of them
+/// the interrupt \[D\], for which the guest leaves its core and the waiting thread wakes up.
 pub const INTERRUPT_UNDER_GUEST_NS: u64 = 14_000;

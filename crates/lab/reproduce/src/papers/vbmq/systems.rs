@@ -19,9 +19,9 @@ pub enum System {
     Vbdp,
     /// These two on a host where a lock's hand-over costs nothing, however many wait.
     FreeHandovers(Loop),
-    /// So many queues with a polling thread each.
+    /// This many queues with a polling thread each.
     Polling(u16),
-    /// So many queues with an event-driven thread each.
+    /// This many queues with an event-driven thread each.
     Event(u16),
     /// No VM.
     BareMetal,
@@ -54,7 +54,7 @@ impl System {
         }
     }
 
-    /// Who shares a thread, its costs on a drive, and the queues.
+    /// Which queues share a thread, its costs on a drive, and the number of queues.
     fn parts(self, drive: Drive) -> (Layout, PathCosts, u16) {
         let (layout, path, vqs) = match self {
             Self::Baseline => (Layout::Virtio, host::BASELINE, 1),
@@ -119,7 +119,7 @@ const WARMUP: Nanos = Nanos::from_millis(20);
 const DURATION: Nanos = Nanos::from_millis(40);
 const DISK_BYTES: u64 = 200_000_000_000;
 
-/// What fio does in the VM: so many jobs of such a depth.
+/// fio's load in the VM: jobs and depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     pub jobs: u32,

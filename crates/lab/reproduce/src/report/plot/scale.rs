@@ -11,7 +11,7 @@ pub struct Scale {
     to_px: f64,
 }
 
-/// About so many ticks are wanted.
+/// The approximate number of ticks.
 const TICKS: f64 = 5.0;
 
 impl Scale {

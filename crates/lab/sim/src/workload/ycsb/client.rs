@@ -57,7 +57,7 @@ struct Layout {
     hot_newest: u64,
     /// The part of the records that is in levels which the cache holds entirely.
     resident_share: f64,
-    /// The same of each level between those and the last.
+    /// The fraction of the records in each level between those and the last.
     between_shares: Vec<f64>,
     false_positives: f64,
 }
@@ -146,7 +146,7 @@ impl Layout {
         reads.push(self.read(place, 1));
     }
 
-    /// The reads that a scan of so many records from a place takes.
+    /// The reads of a scan of this many records from a place.
     fn scan(&self, place: u64, records: u64, reads: &mut Vec<(u64, u32)>) {
         let last = (place + records - 1).min(self.records - 1) / self.records_per_block;
         let mut block = place / self.records_per_block;

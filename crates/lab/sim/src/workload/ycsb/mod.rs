@@ -291,9 +291,9 @@ impl Ycsb {
         }
     }
 
-    /// The same store `divisor` times smaller: records, cache, memtables, levels and files. Flushes and compactions
-    /// come as many times sooner, so a simulation of seconds sees as many as a run of minutes; write amplification
-    /// stays as it is, and the cache's hits nearly so.
+    /// The store, `divisor` times smaller: records, cache, memtables, levels and files. Flushes and compactions come as
+    /// many times sooner, so a simulation of seconds sees as many as a run of minutes. Write amplification stays, and
+    /// the cache's hit rate nearly so.
     pub fn scaled_down(mut self, divisor: u64) -> Self {
         let divisor = divisor.max(1);
         let blocks = |bytes: u64| (bytes / divisor / 4096).max(1) * 4096;

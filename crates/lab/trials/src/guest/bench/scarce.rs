@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 const STORE: &str = "driver=null-co,size=256M,read-zeroes=on,latency-ns=2000000,throttling.iops-total=1500,\
                      if=none,id=store";
-/// The same in the words of a profile.
+/// The drive as a profile.
 const PROFILE: &str = "\
 name = \"store\"
 arbitration = \"rr\"

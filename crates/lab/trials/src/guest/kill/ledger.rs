@@ -42,7 +42,7 @@ impl Ledger {
         Self { tenant: tenant.to_owned(), ..Self::default() }
     }
 
-    /// The same of an NVMe controller whose client a keeper has.
+    /// For an NVMe controller whose client a keeper has.
     pub fn of_controller(tenant: &str) -> Self {
         Self { is_kept: true, ..Self::new(tenant) }
     }

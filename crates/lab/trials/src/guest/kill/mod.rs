@@ -143,7 +143,7 @@ pub fn few_kills(lab: &mut Lab) -> Result<()> {
     kills_in(lab, &VIRTIO, FEW_KILLS)
 }
 
-/// The same where an NVMe guest's socket is with a keeper, beside a virtio guest.
+/// A few kills of a daemon with an NVMe guest, whose socket is with a keeper, and a virtio guest.
 ///
 /// # Errors
 /// As [`run`].

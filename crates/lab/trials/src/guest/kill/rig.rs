@@ -86,7 +86,7 @@ impl Drop for Keeper {
 
 /// A guest and what is counted for it.
 pub struct Member {
-    /// Whose guest.
+    /// The tenant of this guest.
     pub tenant: Tenant,
     /// Its disk, as its kernel names it.
     pub drive: &'static str,
@@ -117,7 +117,7 @@ impl<'a> Rig<'a> {
         Ok((rig, daemon))
     }
 
-    /// The same, as guests only begin to boot.
+    /// Starts daemon and guests, and returns while the guests still boot.
     ///
     /// # Errors
     /// When daemon or guests do not start.

@@ -53,7 +53,7 @@ fn assign(guest: &mut Guest) -> Result<()> {
 }
 
 fn take_back(guest: &mut Guest) -> Result<()> {
-    // Whoever has the function stands for the VM.
+    // The user of the function stands for the VM.
     start_reading(guest, DRIVE)?;
     refused(guest, &format!("return {DRIVE} --yes"), &["is in use by evenkeel"])?;
     end_reading(guest)?;
@@ -118,7 +118,7 @@ fn daemons_disks(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Whoever of two comes second takes nothing from the first.
+/// Of two processes, the second takes nothing from the first.
 fn at_once(guest: &mut Guest) -> Result<()> {
     disk_of(guest, OTHER)?;
     let assign = format!("evenkeel drive assign {OTHER}");

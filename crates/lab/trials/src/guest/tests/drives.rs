@@ -6,7 +6,7 @@ use crate::guest::inside::{Inside, PROGRAM_LIMIT, VFIO_MODULES};
 use crate::guest::lab::Lab;
 use crate::guest::qemu::Guest;
 
-/// The one with data, and the one that somebody uses.
+/// The drive with data, and the one in use.
 const DRIVE: &str = "0000:00:04.0";
 const USED: &str = "0000:00:05.0";
 
@@ -86,7 +86,7 @@ fn claim_and_release(guest: &mut Guest) -> Result<()> {
     let again = guest.evenkeel(&format!("drive claim {DRIVE}"))?;
     ensure!(again.contains("nothing is to be done"), "{again}");
 
-    // Registers, doorbells and memory through VFIO; somebody who has the drive is named, and keeps it.
+    // Registers, doorbells and memory through VFIO. The error names the drive's user, which keeps the drive.
     let load = format!("load {DRIVE} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
     ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{told}");

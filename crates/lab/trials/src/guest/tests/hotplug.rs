@@ -38,7 +38,7 @@ fn unplug_and_plug(guest: &mut Guest, image: &Path) -> Result<()> {
     ensure!(told.code == 2 && told.text.contains("evenkeel drive claim"), "{told:?}");
     guest.evenkeel(&format!("drive claim {address}"))?;
     guest.ask_daemon(&add)?;
-    // The same again finds it there.
+    // Repeating it finds the drive there.
     guest.ask_daemon(&add)?;
     guest.ask_daemon("disk create db --size 32MiB --drive fast --class guaranteed --latency-target 200ms")?;
     guest.ask_daemon("disk create vol --size 32MiB --drive fast --frontend ublk")?;

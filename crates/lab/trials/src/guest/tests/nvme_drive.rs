@@ -16,7 +16,7 @@ pub fn served_without_the_kernel(lab: &mut Lab) -> Result<()> {
     serve(&mut guest).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
 }
 
-/// The second namespace of a drive, of 4 KiB blocks, is served; the first keeps what it had.
+/// The second namespace of a drive, of 4 KiB blocks, is served; the first keeps its data.
 pub fn second_namespace(lab: &mut Lab) -> Result<()> {
     let guest = Inside::new("namespaces").iommu().modules(&VFIO_MODULES).image("first", 64).image("second", DRIVE_MIB);
     let guest = guest.qemu(&[
@@ -70,7 +70,7 @@ fn kernels_disks(guest: &mut Guest) -> Result<[String; 2]> {
     Ok([disk_of(1)?, disk_of(2)?])
 }
 
-/// The same namespace behind a second controller is no second drive, neither in a file nor while the daemon runs.
+/// A namespace behind a second controller is not a second drive, neither in a file nor while the daemon runs.
 pub fn two_controllers(lab: &mut Lab) -> Result<()> {
     let guest = Inside::new("twins").iommu().modules(&VFIO_MODULES).image("shared", DRIVE_MIB);
     let guest = guest.qemu(&[
@@ -133,7 +133,7 @@ fn calibrate(guest: &mut Guest) -> Result<()> {
     ensure!(told.code == 2 && told.text.contains(&format!("evenkeel drive claim {ADDRESS}")), "{told:?}");
     guest.evenkeel(&format!("drive claim {ADDRESS}"))?;
 
-    // Interrupted, it goes on; whoever else wants the drive meanwhile is told so.
+    // After an interruption it goes on. Other users of the drive get an error meanwhile.
     guest.start_job("first", &format!("exec evenkeel {command}"), PROGRAM_LIMIT)?;
     guest.wait_for("the first stage", "grep -q small_spacing /run/mine.toml.state")?;
     let other = format!("calibrate --path {ADDRESS} --output /run/other.toml");

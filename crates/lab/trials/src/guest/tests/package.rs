@@ -54,7 +54,7 @@ fn wait_for_status(guest: &mut Guest, text: &str) -> Result<()> {
 
 fn install(guest: &mut Guest) -> Result<()> {
     guest.install_version(OLD)?;
-    // Nothing is served before somebody wants it.
+    // Nothing is served before an operator asks for it.
     guest.run("! systemctl is-active evenkeeld && ! systemctl is-enabled evenkeeld")?;
     let modes = guest.run("stat -c '%a %U %G' /run/evenkeel /var/lib/evenkeel")?;
     ensure!(modes == "711 evenkeel evenkeel\n700 evenkeel evenkeel\n", "{modes}");

@@ -47,7 +47,7 @@ fn qemu_script(accel: Accel) -> String {
     )
 }
 
-/// The same as a domain, with free ports, as installers make it.
+/// The VM as a libvirt domain, with free ports, as installers make it.
 fn domain(accel: Accel) -> String {
     let (kind, cpu) = match accel {
         Accel::Kvm => ("kvm", "<cpu mode='host-passthrough'/>"),

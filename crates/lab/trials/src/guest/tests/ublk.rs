@@ -35,7 +35,7 @@ fn use_them(guest: &mut Guest) -> Result<()> {
     guest
         .run_within("dd if=/dev/urandom of=/mnt/file bs=1M count=24 && sha256sum /mnt/file >/run/sum && sync", LIMIT)?;
 
-    // Killed while somebody writes: all that was answered is there, and what was not goes on.
+    // Killed during writes: all that was answered is there, and the rest goes on.
     let fio = "fio --name=v --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=8 --size=24m --verify=crc32c \
                --verify_fatal=1 --verify_state_save=0 --output-format=terse";
     guest.start_job("fio", &format!("{fio} --filename={RAW}"), PROGRAM_LIMIT)?;

@@ -14,7 +14,7 @@ use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Among so many requests of the load in [`write_cache`] are several syncs.
+/// This many requests of the load in [`write_cache`] include several syncs.
 const SYNCED_REQUESTS: u64 = 400;
 
 /// `verify.fio`, in one guest through io_uring and in the other through Linux's native asynchronous I/O.

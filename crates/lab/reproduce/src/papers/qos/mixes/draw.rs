@@ -184,7 +184,7 @@ pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
     }
 }
 
-/// The same mix for the simulator.
+/// The mix as a scenario of the simulator.
 pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos) -> Scenario {
     let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_));
     let tenants = mix.tenants.iter().enumerate().map(|(at, tenant)| {
