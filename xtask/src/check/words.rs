@@ -9,44 +9,29 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Folders and files without a hit, as prefixes of paths. The list only grows.
-const CLEAN: [&str; 37] = [
+const CLEAN: [&str; 9] = [
     "CONTRIBUTING.md",
-    "crates/core/io-model/src/lib.rs",
-    "crates/core/planner/src/floors.rs",
-    "crates/core/policy/src/evenkeel/",
-    "crates/core/policy/src/flows",
-    "crates/core/policy/src/lib.rs",
-    "crates/core/policy/src/split.rs",
-    "crates/daemon/api/",
-    "crates/daemon/evenkeeld/src/foreign_pages.rs",
-    "crates/daemon/evenkeeld/src/http",
-    "crates/daemon/evenkeeld/src/live_thread.rs",
-    "crates/daemon/evenkeeld/src/metrics_thread.rs",
-    "crates/daemon/host-drives/",
-    "crates/evenkeel/src/apply.rs",
-    "crates/evenkeel/src/assign.rs",
-    "crates/evenkeel/src/calibrate/",
-    "crates/evenkeel/src/check.rs",
-    "crates/evenkeel/src/demo.rs",
-    "crates/evenkeel/src/disk",
-    "crates/evenkeel/src/drive.rs",
-    "crates/evenkeel/src/events.rs",
-    "crates/evenkeel/src/host.rs",
-    "crates/evenkeel/src/main.rs",
-    "crates/evenkeel/src/plan/",
-    "crates/evenkeel/src/record.rs",
-    "crates/evenkeel/src/reproduce/",
-    "crates/evenkeel/src/serve.rs",
-    "crates/evenkeel/src/serving.rs",
-    "crates/evenkeel/src/shell.rs",
-    "crates/evenkeel/src/sim",
-    "crates/evenkeel/src/stats.rs",
-    "crates/evenkeel/src/table.rs",
-    "crates/evenkeel/src/top/",
-    "crates/evenkeel/src/upgrade.rs",
-    "crates/evenkeel/src/why/",
-    "crates/lab/sim/src/sweep/ours.rs",
+    "crates/backends/",
+    "crates/core/",
+    "crates/daemon/",
+    "crates/evenkeel/",
+    "crates/frontends/",
+    "crates/lab/",
+    "fuzz/",
     "xtask/",
+];
+
+/// Parts of clean rooms that still have hits. The list only shrinks.
+const REST: [&str; 9] = [
+    "crates/core/policy/src/compared/",
+    "crates/core/policy/src/d2fq.rs",
+    "crates/core/policy/src/mqfq.rs",
+    "crates/daemon/evenkeeld/src/control.rs",
+    "crates/daemon/evenkeeld/src/sanitizing.rs",
+    "crates/daemon/layout/src/layout.rs",
+    "crates/evenkeel/src/sanitize.rs",
+    "crates/evenkeel/tests/e2e/sanitizing.rs",
+    "crates/lab/trials/src/guest/tests/sanitize.rs",
 ];
 
 /// Phrases that are hits anywhere in a text, in lower case.
@@ -81,8 +66,8 @@ type Hit = (usize, &'static str);
 pub fn offences(root: &Path) -> Result<Vec<String>> {
     let files = files(root)?;
     let mut offences = Vec::new();
-    for room in CLEAN.iter().filter(|room| !files.iter().any(|path| path.starts_with(**room))) {
-        offences.push(format!("{room}: a clean room without files; correct its path in {}", file!()));
+    for room in CLEAN.iter().chain(&REST).filter(|room| !files.iter().any(|path| path.starts_with(**room))) {
+        offences.push(format!("{room}: not there any more; take it off the lists in {}", file!()));
     }
     let mut left = 0;
     for path in &files {
@@ -121,7 +106,8 @@ fn files(root: &Path) -> Result<Vec<String>> {
 }
 
 fn is_clean(path: &str) -> bool {
-    CLEAN.iter().any(|room| path.starts_with(room))
+    let is_in = |rooms: &[&str]| rooms.iter().any(|room| path.starts_with(room));
+    is_in(&CLEAN) && !is_in(&REST)
 }
 
 fn hits_in(path: &str, text: &str) -> Vec<Hit> {
