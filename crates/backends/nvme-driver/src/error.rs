@@ -67,7 +67,7 @@ pub enum Error {
     #[error("the drive is not there any more (its registers read as ones): was it pulled out, or unplugged?")]
     Removed,
     /// The controller left the ready state behind our back.
-    #[error("the controller is not ready any more: somebody reset it, or the daemon restarted")]
+    #[error("the controller is not ready any more: it was reset, or the daemon restarted")]
     NotReady,
     /// An admin command failed.
     #[error("{command} failed: {status}")]

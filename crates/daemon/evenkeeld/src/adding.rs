@@ -251,7 +251,7 @@ impl Owner {
         let may_be_empty = missing.disks().is_empty() && missing.unread().is_none();
         if !may_be_empty && !force {
             let title = format!("drive {name:?} is missing ({}), and {lost} would be forgotten", missing.why());
-            let remedy = "mend that and start the daemon again; --force forgets the drive and who has what on it";
+            let remedy = "mend that and start the daemon again; --force forgets the drive and its disks";
             return Err(Problem::new(409, "not-empty", title, remedy));
         }
         self.keep(self.added.without(name))?;

@@ -453,7 +453,7 @@ impl ServedDrive {
             let server = self.tenants.get(&id).and_then(|live| live.server.as_ref());
             if !force && server.is_some_and(Reached::has_client) {
                 let title = format!("{name:?} is attached to a client");
-                let remedy = "detach it there (unmount a block device), or use force: who has it gets errors";
+                let remedy = "detach it there (unmount a block device), or use force: its users get errors";
                 return Err(Problem::new(409, "attached", title, remedy));
             }
         }

@@ -58,8 +58,7 @@ fn read(directory: &OwnedFd, name: &OsString) -> Result<String, String> {
     // Opening a pipe without this flag would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, Mode::empty()).map(File::from);
-    let remedy =
-        "let the daemon's user read it, or use `evenkeel apply`, which reads it with the rights of who calls it";
+    let remedy = "let the daemon's user read it, or use `evenkeel apply`, which reads it with its caller's rights";
     let file = file.map_err(|errno| format!("it can't be opened: {errno}; {remedy}"))?;
     if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Err("it is no regular file; write one in its place".to_owned());

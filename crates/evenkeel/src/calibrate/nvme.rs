@@ -58,7 +58,9 @@ impl Nvme {
     pub fn open(address: PciAddress, how: Use) -> Result<Self> {
         let device = VfioDevice::open(address).map_err(|error| {
             let remedy = match &error {
-                Error::Vfio(VfioError::Busy { .. }) => "`evenkeel drive list`, as root, names who has it: stop that",
+                Error::Vfio(VfioError::Busy { .. }) => {
+                    "`evenkeel drive list`, as root, names the program that has it: stop that"
+                }
                 _ => "`evenkeel drive list` shows the host's drives, and who has them",
             };
             Refused::new(not_measured(address, &error), remedy)

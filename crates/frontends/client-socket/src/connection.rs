@@ -23,7 +23,9 @@ pub enum Closed<E> {
         "a file descriptor that is neither memory (memfd, tmpfs, hugetlbfs) nor an eventfd nor a Unix stream socket"
     )]
     ForeignFd,
-    #[error("the files that an earlier client brought are still not closed: whoever serves them does not answer")]
+    #[error(
+        "the files that an earlier client brought are still not closed: the process that serves them does not answer"
+    )]
     ClosingFds,
     #[error(
         "the descriptor gate does not answer ({0}): see whether the process evenkeeld-gate is stopped, or restart the \

@@ -266,7 +266,7 @@ impl Listener {
     /// It is neither root nor the daemon's own user, nor one whom the socket is for.
     pub fn admit(&self, client: impl AsFd) -> Result<(), String> {
         let Access { user, group, mode, groups_of } = self.access;
-        let peer = socket_peercred(&client).map_err(|errno| format!("who it is can't be told: {errno}"))?;
+        let peer = socket_peercred(&client).map_err(|errno| format!("the client can't be identified: {errno}"))?;
         let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
         let for_group = group.unwrap_or_else(|| getegid().as_raw());
         let is_in_group = || gid == for_group || groups_of(client.as_fd()).contains(&for_group);

@@ -194,7 +194,7 @@ fn refuse_taken_name(control: &mut Control, mark: u64, name: &str) -> Result<(),
     match control.info(id) {
         Ok(info) if info.ublksrv_flags != mark && info.state != state::DEAD => {
             let what = format!("{} is /dev/ublkb{id}, which is no device of this disk", link(name).display());
-            Err(Failed(libc::EEXIST, format!("{what}; end who serves that, or give the disk another name")))
+            Err(Failed(libc::EEXIST, format!("{what}; stop the daemon that serves it, or give the disk another name")))
         }
         _ => Ok(()),
     }

@@ -16,7 +16,7 @@ pub(super) type ByKind<T> = [T; KINDS];
 pub(super) const MEDIUM_BYTES: u64 = 16 << 10;
 const LONG_BYTES: u64 = 64 << 10;
 
-/// The whole cap, in the units of [`Work::taken`].
+/// The whole cap, in the units of `Work::taken`.
 const ALL: u64 = 1 << 32;
 
 /// The kind of a command.

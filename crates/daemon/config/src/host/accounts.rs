@@ -56,7 +56,7 @@ impl Config {
             let Some(account) = account.as_mut().filter(|account| account.id.is_none()) else { return };
             account.id = known.iter().find(|other| other.name == account.name).and_then(|other| other.id);
             if account.id.is_none() {
-                let what = format!("who {:?} is can't be looked up while the daemon runs", account.name);
+                let what = format!("{:?} can't be looked up while the daemon runs", account.name);
                 sink.maybe_at(mark, what, format!("write the number instead (`{ask} {}`)", account.name));
             }
         };

@@ -119,7 +119,8 @@ impl Found {
         let (what, remedy) = host.short_of(&config.device.section(), needed, before);
         let (mut sink, mark) = (Sink::new(&config.text), config.marks.huge_pages.as_ref());
         if host.can_have(before + needed) {
-            let remedy = format!("stop who has the others, perhaps a daemon that serves this file, or {remedy}");
+            let remedy =
+                format!("stop the program that has the others, perhaps a daemon that serves this file, or {remedy}");
             sink.maybe_at(mark, what, remedy);
             self.host.warnings.extend(sink.into_problems());
             return Ok(());
