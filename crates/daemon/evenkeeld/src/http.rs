@@ -54,7 +54,10 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 /// The OpenAPI description. `docs/openapi.json` is a copy of it.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Evenkeel", description = "Manages the disks and drives of a running Evenkeel daemon.", license(name = "Apache-2.0")),
+    info(
+        title = "Evenkeel", description = "Manages the disks and drives of a running Evenkeel daemon.",
+        license(name = "Apache-2.0")
+    ),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
         apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
@@ -314,7 +317,7 @@ async fn list(State(daemon): State<Handle>, Extension(role): Extension<Role>) ->
 
 /// Returns one disk.
 #[utoipa::path(
-    get, path = "/v1/disks/{name}", params(("name" = String, Path)),
+    get, path = "/v1/disks/{name}", params(("name" = String, Path, description = "Name of the disk")),
     responses((status = 200, body = Disk), (status = 404, body = Problem))
 )]
 async fn show(
@@ -345,7 +348,8 @@ async fn create(
 
 /// Changes a disk's promise, limits, size or front end.
 #[utoipa::path(
-    patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = DiskChange,
+    patch, path = "/v1/disks/{name}",
+    params(("name" = String, Path, description = "Name of the disk")), request_body = DiskChange,
     responses(
         (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 422, body = Problem), (status = 507, body = Problem)
@@ -362,9 +366,9 @@ async fn change(
 /// Deletes a disk. It is gone at once; its space is free once its data is overwritten. Repeating the request is
 /// harmless.
 #[utoipa::path(
-    delete, path = "/v1/disks/{name}", params(("name" = String, Path), Deletion),
+    delete, path = "/v1/disks/{name}", params(("name" = String, Path, description = "Name of the disk"), Deletion),
     responses(
-        (status = 200, description = "The operations that must finish before the disk's space is free", body = [Operation]),
+        (status = 200, description = "Operations until the disk's space is free", body = [Operation]),
         (status = 404, body = Problem), (status = 409, body = Problem), (status = 507, body = Problem)
     )
 )]
@@ -379,7 +383,8 @@ async fn delete(
 
 /// Attaches a namespace to an NVMe tenant. The guest sees it at once. Repeating the request is harmless.
 #[utoipa::path(
-    post, path = "/v1/disks/{name}/attachments", params(("name" = String, Path)), request_body = Attach,
+    post, path = "/v1/disks/{name}/attachments",
+    params(("name" = String, Path, description = "Name of the namespace")), request_body = Attach,
     responses(
         (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 422, body = Problem), (status = 507, body = Problem)
@@ -396,7 +401,11 @@ async fn attach(
 /// Detaches a namespace from a tenant. The answer comes once the tenant has no command in flight to it. The namespace
 /// keeps its data. Repeating the request is harmless.
 #[utoipa::path(
-    delete, path = "/v1/disks/{name}/attachments/{tenant}", params(("name" = String, Path), ("tenant" = String, Path)),
+    delete, path = "/v1/disks/{name}/attachments/{tenant}",
+    params(
+        ("name" = String, Path, description = "Name of the namespace"),
+        ("tenant" = String, Path, description = "Name of the NVMe tenant")
+    ),
     responses(
         (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 507, body = Problem)
@@ -443,7 +452,8 @@ async fn add_drive(
 /// `force` also removes a drive that failed to open, together with its disks, and a drive on which deleted data can't
 /// be overwritten.
 #[utoipa::path(
-    delete, path = "/v1/drives/{name}", params(("name" = String, Path), DriveRemoval),
+    delete, path = "/v1/drives/{name}",
+    params(("name" = String, Path, description = "Name of the drive"), DriveRemoval),
     responses((status = 200, body = [Drive]), (status = 404, body = Problem), (status = 409, body = Problem))
 )]
 async fn remove_drive(

@@ -39,7 +39,7 @@ fn ending<T>(_: T) -> Problem {
 /// Explains why a tenant was slow: what it got, what it usually gets, what caused the difference and what would have
 /// helped.
 #[utoipa::path(
-    get, path = "/v1/why/{tenant}", params(("tenant" = String, Path), WhyAsked),
+    get, path = "/v1/why/{tenant}", params(("tenant" = String, Path, description = "Name of the tenant"), WhyAsked),
     responses(
         (status = 200, body = Why),
         (status = 404, description = "There is no such disk, or no history of that time", body = Problem),
@@ -67,7 +67,8 @@ pub(crate) async fn why(
 /// The answer is the trace as it is recorded. It consists of lines of CSV and a last line with the number of commands
 /// recorded and lost.
 #[utoipa::path(
-    post, path = "/v1/disks/{name}/trace", params(("name" = String, Path), TraceAsked),
+    post, path = "/v1/disks/{name}/trace",
+    params(("name" = String, Path, description = "Name of the tenant"), TraceAsked),
     responses(
         (status = 200, description = "The trace", body = String, content_type = "text/csv"),
         (status = 404, body = Problem), (status = 409, body = Problem), (status = 422, body = Problem),

@@ -97,7 +97,8 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
 ///
 /// For a plot over time, subtract the previous answer's counts.
 #[utoipa::path(
-    get, path = "/live/{name}", tag = "http", operation_id = "live_tenant", params(("name" = String, Path)),
+    get, path = "/live/{name}", tag = "http", operation_id = "live_tenant",
+    params(("name" = String, Path, description = "Name of the tenant")),
     responses((status = 200, body = LiveDetail), (status = 404, body = Problem), (status = 503, body = Problem))
 )]
 pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {
