@@ -14,7 +14,7 @@ Arguments:
   SOCKET  Unix socket to create, at which the daemon finds the keeper
 
 Options:
-      --give-up-after SECONDS  How long clients wait for a daemon before they are disconnected; 0: for ever [default: 7200]
+      --give-up-after SECONDS  Disconnect clients that wait this long for a daemon; 0: never [default: 7200]
       --unconfined             For debugging: no system call filters; allow debuggers and core dumps
   -h, --help                   Print help
   -V, --version                Print version
