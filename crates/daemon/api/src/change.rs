@@ -20,8 +20,8 @@ pub struct DiskChange {
     /// The new size, larger than the old one. A disk can grow while it is in use. See [`NewDisk::size`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<String>,
-    /// `guaranteed` or `best-effort`. `best-effort` removes the latency target; `guaranteed` removes the weight and the
-    /// minimums.
+    /// `guaranteed` or `best-effort`. `best-effort` removes the latency target, its percentile and `overcommit`;
+    /// `guaranteed` removes the weight and the minimums.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class: Option<String>,
     /// See [`NewDisk::latency_target`].
