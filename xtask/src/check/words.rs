@@ -185,7 +185,7 @@ fn paragraphs_of_rust(text: &str) -> Vec<Paragraph> {
 /// The comment behind a line's code.
 fn trailing_comment(line: &str) -> &str {
     let comments = line.match_indices(" // ").map(|(at, _)| line.split_at(at));
-    let mut outside_of_strings = comments.filter(|(code, _)| quotes(code) % 2 == 0);
+    let mut outside_of_strings = comments.filter(|(code, _)| quotes(code).is_multiple_of(2));
     outside_of_strings.next().map_or("", |(_, comment)| comment.trim_start_matches([' ', '/']))
 }
 
