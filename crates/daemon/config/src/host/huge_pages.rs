@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn pages_that_somebody_has_are_a_warning() {
         let held = told(&mut drive("fast", "8MiB"), &host(5, 3, 0, 0, "0"), &[]).expect("a warning");
-        let says = "drive \"fast\" needs 4 huge pages of 2MiB: 3 of 5 are free; stop who has the others, perhaps a \
-                    daemon that serves this file, or reserve them: sysctl vm.nr_hugepages=6";
+        let says = "drive \"fast\" needs 4 huge pages of 2MiB: 3 of 5 are free; stop the program that has the others, \
+                    perhaps a daemon that serves this file, or reserve them: sysctl vm.nr_hugepages=6";
         assert!(held.contains(says), "{held}");
         assert_eq!(told(&mut drive("fast", "8MiB"), &host(5, 4, 0, 0, "0"), &[]), Ok(String::new()));
         assert_eq!(told(&mut drive("fast", "8MiB"), &host(0, 0, 0, 0, "4"), &[]), Ok(String::new()), "they are made");
