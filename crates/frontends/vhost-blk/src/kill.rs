@@ -2,6 +2,16 @@
 //! them, as SIGKILL does. Outside of our own tests it costs nothing.
 
 #[cfg(test)]
+pub(crate) use countdown::{arm, disarm, is_alive};
+
+/// Whether the next store reaches memory.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn is_alive() -> bool {
+    true
+}
+
+#[cfg(test)]
 mod countdown {
     use std::cell::Cell;
 
@@ -26,14 +36,4 @@ mod countdown {
             now > 0
         })
     }
-}
-
-#[cfg(test)]
-pub(crate) use countdown::{arm, disarm, is_alive};
-
-/// Whether the next store reaches memory.
-#[cfg(not(test))]
-#[inline(always)]
-pub(crate) fn is_alive() -> bool {
-    true
 }

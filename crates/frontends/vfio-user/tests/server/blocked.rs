@@ -1,7 +1,6 @@
 //! A client that makes its device wait: nobody else waits with it, and nobody waits for its end.
 
 #![allow(clippy::disallowed_methods, reason = "clients have threads, and waiting has an end")]
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,7 +1,6 @@
 //! The server with an independent client: the published `vfio_user` crate.
 
 #![allow(clippy::disallowed_methods, reason = "clients have threads, and waiting has an end")]
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;

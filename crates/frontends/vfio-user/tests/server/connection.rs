@@ -1,7 +1,5 @@
 //! The protocol without sockets: what [`Connection`] makes of bytes.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
-
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Hostile clients at a running server: their own connection ends, the others go on.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 #![allow(clippy::disallowed_methods, reason = "clients have threads")]
 
 use std::io::{IoSlice, Read, Write};

@@ -1,7 +1,5 @@
 //! The `vhost` crate's front end as a client that was written by others.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,8 +1,6 @@
 //! The driver inside libblkio as a client that was written by others: it shares memory of its own process, and
 //! names it by the addresses that it has there.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
-
 use virtio_driver::{VhostUser, VirtioBlkQueue, VirtioBlkTransport, VirtioFeatureFlags};
 
 use crate::common::{Running, VERSION_1};

@@ -1,7 +1,5 @@
 //! Which messages are refused, and why: one connection without a socket.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
-
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};

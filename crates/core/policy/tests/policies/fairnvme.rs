@@ -1,8 +1,5 @@
 //! What FairNVMe shares out: against a drive in virtual time, by hand, and under random calls.
-//! Replay a random case with `FAIR_SEED=<seed> cargo test -p policy --test fairnvme`.
-
-#[expect(dead_code, reason = "other tests use the rest")]
-mod support;
+//! Replay a random case with `FAIR_SEED=<seed> cargo test -p policy fairnvme`.
 
 use std::collections::VecDeque;
 
@@ -12,7 +9,8 @@ use policy::{
     Class, Cost, Demand, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
     Variant, VqSlot,
 };
-use support::{Workload, World};
+
+use crate::support::{self, Workload, World};
 
 const SPAN: Nanos = Nanos::from_millis(400);
 const T0: Nanos = Nanos(0);

@@ -1,10 +1,9 @@
 //! What LPNS promises, against a drive in virtual time; and where the published rule breaks.
 
-mod support;
-
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Variant, VqSlot};
-use support::{INTERVAL, Workload, World};
+
+use crate::support::{INTERVAL, Workload, World};
 
 /// How long is measured.
 const SPAN: Nanos = Nanos::from_millis(400);

@@ -1,7 +1,7 @@
 //! What every policy must hold to, whatever it is asked: random legal calls over each variant of [`PolicyConfig`],
 //! driven by events as a poller in virtual time is; tenants' terms change, tenants leave, and others take their slots.
 //! A seed decides everything, and every failure names it. Replay one with `POLICY=<name> POLICY_SEED=<seed> cargo test
-//! -p policy --test every_policy`.
+//! -p policy every_policy`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,5 +1,5 @@
 //! Random legal calls, and what must hold after each: a seed decides everything, and every failure names it.
-//! Replay one with `POLICY_SEED=<seed> cargo test -p policy --test random_calls`.
+//! Replay one with `POLICY_SEED=<seed> cargo test -p policy random_calls`.
 
 use std::collections::HashMap;
 

@@ -1,0 +1,8 @@
+//! Policies over queues of a model, in virtual time.
+
+mod every_policy;
+mod fairnvme;
+mod full_queues;
+mod lpns;
+mod random_calls;
+mod support;
