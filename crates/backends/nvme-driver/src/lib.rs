@@ -8,6 +8,7 @@
 //! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
 //! | `priority` | [`Arbitration`], and what a queue is worth by its thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
+//! | [`passthrough`] | commands to a drive that the kernel's driver has |
 //! | `outcome` | [`outcome`]: how a command ended, in everybody's words |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
@@ -17,7 +18,7 @@
 //! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
 //! IOMMU.
 
-// System calls, in `priority` and `vfio`.
+// System calls, in `priority`, `passthrough` and `vfio`.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a controller takes its time to get ready")]
 
@@ -29,6 +30,7 @@ mod error;
 #[cfg(feature = "fake-device")]
 pub mod fake;
 mod outcome;
+pub mod passthrough;
 mod pieces;
 mod priority;
 mod queue;
