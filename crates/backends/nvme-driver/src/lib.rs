@@ -8,6 +8,7 @@
 //! | `controller`, `admin` | [`Controller`]: initialization, admin commands, creating and deleting queues, shutdown |
 //! | `priority` | [`Arbitration`], and the queue priority for a thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
+//! | [`passthrough`] | commands to a drive that is bound to the kernel's driver |
 //! | `outcome` | [`outcome`]: an NVMe status as the project's common outcome of a command |
 //!
 //! The device is expected to follow the specification, but it is not trusted. All that it writes is checked, and a
@@ -16,7 +17,7 @@
 //! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
 //! IOMMU.
 
-// System calls, in `priority` and `vfio`.
+// System calls, in `priority`, `passthrough` and `vfio`.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a controller takes its time to get ready")]
 
@@ -26,6 +27,7 @@ mod device;
 mod doorbell;
 mod error;
 mod outcome;
+pub mod passthrough;
 mod pieces;
 mod priority;
 mod queue;

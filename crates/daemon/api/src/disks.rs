@@ -64,18 +64,12 @@ pub struct NewDisk {
     /// How long unused quota of these limits is kept, such as `2s`. At most `60s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<String>,
-    /// `shared`: the tenant may share a poller thread. `own-poller`: it has a poller thread of its own.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub isolation: Option<String>,
     /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overcommit: Option<bool>,
     /// Number of I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// Requests that the kernel hands over at a time per queue, for `ublk`: 1 to 4096, default 128.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub queue_depth: Option<u16>,
     /// How an NVMe controller's doorbells reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doorbells: Option<String>,

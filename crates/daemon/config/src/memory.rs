@@ -1,0 +1,78 @@
+//! How much memory a tenant's client may have mapped.
+
+use io_model::units::Size;
+
+use crate::check::Draft;
+use crate::problem::Sink;
+use crate::section::{Section, integer, or, size};
+
+/// How much memory a tenant's client may have mapped at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Bytes, in whole pages of what is mapped. 1 MiB or more.
+    pub max_memory: Size,
+    /// Mappings: DMA maps or memory regions, and a log of requests in flight. 4 to 4096.
+    pub max_maps: u32,
+}
+
+/// Address space that all tenants' clients together may have mapped: three quarters of what x86-64 gives a process.
+const ALL_MEMORY: Size = Size(96 << 40);
+/// Mappings that they may have together: what Linux lets a process have (`vm.max_map_count`, 65530) without ours.
+const ALL_MAPS: u64 = 64_000;
+
+impl MemoryLimits {
+    /// What a tenant has that says nothing, where `tenants` share the drive: more than the memory of most virtual
+    /// machines, in many more pieces than they have.
+    pub fn default_among(tenants: usize) -> Self {
+        let tenants = tenants.max(1) as u64;
+        let share = ALL_MEMORY.0 / tenants;
+        Self {
+            max_memory: Size((256 << 30).min(share - share % (1 << 20))),
+            max_maps: 128.min(ALL_MAPS / tenants) as u32,
+        }
+    }
+}
+
+/// [`MemoryLimits`] as far as they could be read.
+pub(crate) struct MemoryDraft {
+    pub max_memory: Option<Size>,
+    pub max_maps: Option<u32>,
+}
+
+pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenants: usize) -> MemoryDraft {
+    let MemoryLimits { max_memory, max_maps } = MemoryLimits::default_among(tenants);
+    let found = or(sink, section, "max_memory", max_memory, size);
+    let least = Size(1 << 20);
+    if found.is_some_and(|found| found < least)
+        && let Some((_, value)) = section.entry("max_memory")
+    {
+        let remedy = format!("write at least the memory of the tenant's guest, and no less than \"{least}\"");
+        sink.at(&value.span(), format!("max_memory is {}", found.unwrap_or_default()), remedy);
+    }
+    MemoryDraft { max_memory: found, max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)) }
+}
+
+impl MemoryDraft {
+    pub fn finish(self) -> Option<MemoryLimits> {
+        Some(MemoryLimits { max_memory: self.max_memory?, max_maps: self.max_maps? })
+    }
+}
+
+/// What the process has is enough for all of them.
+pub(crate) fn check_sums(sink: &mut Sink<'_>, draft: &Draft) {
+    let all = |of: fn(&MemoryDraft) -> Option<u64>| {
+        draft.tenants.iter().filter_map(|tenant| of(&tenant.memory)).map(u128::from).sum::<u128>()
+    };
+    let memory = all(|limits| limits.max_memory.map(|size| size.0));
+    if memory > ALL_MEMORY.0.into() {
+        let what = format!("the tenants' max_memory add up to {} TiB, {ALL_MEMORY} is the most", memory >> 40);
+        sink.whole(what, "lower max_memory for some, to the memory of their guests");
+    }
+    let maps = all(|limits| limits.max_maps.map(u64::from));
+    if maps > ALL_MAPS.into() {
+        sink.whole(
+            format!("the tenants' max_maps add up to {maps}, {ALL_MAPS} is the most"),
+            "lower max_maps for some: a virtual machine needs two dozen",
+        );
+    }
+}
