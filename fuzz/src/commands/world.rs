@@ -371,7 +371,7 @@ impl World {
 
     /// Leaves the state, and goes on from it in a new controller.
     fn take_over(&mut self) {
-        self.controller.leave();
+        self.controller.record();
         if !self.controller.is_idle() || !self.controller.snapshot().is_at_rest() {
             return;
         }

@@ -11,8 +11,7 @@ pub struct Live {
     /// The daemon's.
     pub version: String,
     /// What another daemon must know to go on where this one leaves its clients, ending on a signal: `<version of
-    /// controllers' states>.<version of what is said to the keeper>.<version of virtio disks' states>`. The first is
-    /// the one before its own, which it knows too: so clients go on over a downgrade by one version.
+    /// controllers' states>.<version of what is said to the keeper>.<version of virtio disks' states>`.
     #[serde(default)]
     pub handover: String,
     /// When the daemon started, in milliseconds since 1970: what is counted since then begins anew with another.

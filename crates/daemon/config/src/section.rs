@@ -175,9 +175,6 @@ pub(crate) const FRONT_END: &[&str] = &[
     "socket_mode",
 ];
 
-/// Keys that had another name once: the section, then, now.
-const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan")];
-
 pub(crate) const NAMESPACE: &[&str] = &["name", "size", "drive", "nsid", "tenants", "read_only", "shared", "lba_size"];
 
 pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
@@ -365,9 +362,7 @@ impl<'t, 'i> Section<'t, 'i> {
             };
             let elsewhere = self.schema.iter().find(|(_, keys)| !is_section && keys.contains(&name));
             let elsewhere = elsewhere.map(|(section, _)| *section);
-            let renamed = RENAMED.iter().find(|(section, then, _)| (*section, *then) == (&*self.label, name));
             let remedy = match (nearest(name, known), elsewhere) {
-                _ if let Some((_, _, now)) = renamed => format!("it is called `{now}` now"),
                 (_, Some(section)) => format!("it belongs under {section}"),
                 (Some(meant), None) => format!("did you mean `{meant}`?"),
                 (None, None) => format!("known keys are {}; remove it", list(known)),

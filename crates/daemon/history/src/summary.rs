@@ -114,8 +114,6 @@ const OF_TARGET_BYTES: usize = 4 + 8;
 
 /// The class of a summary.
 const BEST_EFFORT: u32 = 0;
-/// As it was written when p99 was all that was kept of a target.
-const GUARANTEED_P99: u32 = 1;
 const GUARANTEED_UNNAMED: u32 = 2;
 const GUARANTEED: u32 = 3;
 
@@ -204,11 +202,7 @@ impl Bytes<'_> {
         };
         let promise = match class {
             BEST_EFFORT => Promise::None,
-            GUARANTEED | GUARANTEED_P99 => {
-                // Once there was but one percentile, and nothing in the place of a weight.
-                let late_ppm = if weight == 0 { 10_000 } else { std::mem::take(&mut weight) };
-                Promise::Target { ns: target_ns, late_ppm }
-            }
+            GUARANTEED => Promise::Target { ns: target_ns, late_ppm: std::mem::take(&mut weight) },
             GUARANTEED_UNNAMED => Promise::Unnamed,
             _ => return None,
         };
@@ -290,18 +284,6 @@ mod tests {
         // Nothing else grows with the tenants.
         let per_tenant = one - (bytes.len() - one);
         assert_eq!(per_tenant, 2 * (1 + FIXED_BYTES) + 2 - OF_TARGET_BYTES);
-    }
-
-    #[test]
-    fn what_was_written_with_p99_alone_is_read_still() {
-        let db = some().tenants[0].clone();
-        let mut bytes = Vec::new();
-        encode(&Interval { tenants: vec![db.clone()], ..some() }, &mut bytes);
-        bytes.truncate(bytes.len() - OF_TARGET_BYTES);
-        let class_at = bytes.len() - (FIXED_BYTES - OF_TARGET_BYTES);
-        bytes[class_at] = GUARANTEED_P99 as u8;
-        let read = decode(&bytes).map(|it| it.tenants);
-        assert_eq!(read, Some(vec![Summary { stalled: 0, at_percentile_ns: db.p99_ns, ..db }]));
     }
 
     #[test]

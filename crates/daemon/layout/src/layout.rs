@@ -9,11 +9,8 @@ use crate::RANGE_STEP_BYTES;
 use crate::placement::{Placement, WipeMethod, Wiping};
 use crate::space::{self, Extent};
 
-/// The layout files that this build writes.
+/// The layout files that this build reads and writes.
 pub(crate) const VERSION: u32 = 2;
-
-/// The oldest that it reads.
-const OLDEST_VERSION: u32 = 1;
 
 /// Which drive, so that a layout is never applied to another one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -307,8 +304,8 @@ impl Layout {
 
     /// What a layout must hold, wherever it comes from; says what is wrong.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        if !(OLDEST_VERSION..=VERSION).contains(&self.version) {
-            return Err(format!("its version is {}, this build knows {OLDEST_VERSION} to {VERSION}", self.version));
+        if self.version != VERSION {
+            return Err(format!("its version is {}, this build knows {VERSION}", self.version));
         }
         let mut names = HashSet::new();
         for placement in &self.tenants {

@@ -88,10 +88,8 @@ pub struct Wiping {
     /// Length.
     pub size_bytes: u64,
     /// How.
-    #[serde(default)]
     pub method: WipeMethod,
     /// Passes that are over.
-    #[serde(default)]
     pub passes: u8,
     /// So much from its start is overwritten by the present pass, durably.
     pub wiped_bytes: u64,

@@ -10,7 +10,7 @@ use io_model::units::Size;
 use serde::Serialize;
 
 use crate::RANGE_STEP_BYTES;
-use crate::layout::{DeviceIdentity, Layout, VERSION};
+use crate::layout::{DeviceIdentity, Layout};
 use crate::placement::Placement;
 use crate::space::{self, Extent};
 
@@ -150,7 +150,7 @@ impl Layout {
         let mut layout = Layout::empty(device);
         if let Some(recorded) = recorded {
             same_device(&mut found, device, &recorded.device, &mut changes);
-            layout = Layout { version: VERSION, device: device.clone(), ..recorded.clone() };
+            layout = Layout { device: device.clone(), ..recorded.clone() };
         }
         let placed = recorded.into_iter().flat_map(|layout| &layout.tenants);
         let placed: HashMap<&str, &Placement> = placed.map(|placement| (placement.name.as_str(), placement)).collect();

@@ -262,7 +262,7 @@ fn an_upgrade_goes_well_or_changes_nothing() {
     );
     refused(&["--program", "/nowhere"], "nothing was changed: /nowhere can't be started");
     let other = home.path("other");
-    std::fs::write(&other, "#!/bin/sh\ncase $1 in --can-take-over=4.*) echo 'knows 3' >&2; exit 1;; esac\n").unwrap();
+    std::fs::write(&other, "#!/bin/sh\ncase $1 in --can-take-over=5.*) echo 'knows 3' >&2; exit 1;; esac\n").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
     refused(&["--program", other.to_str().unwrap()], "can't go on where the daemon that runs ends: knows 3");
     let good = std::fs::read_to_string(home.config()).unwrap();

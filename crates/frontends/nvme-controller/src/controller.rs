@@ -21,7 +21,7 @@ use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
 use crate::registers::{Effect, Registers};
-use crate::state::{ControllerState, StateError};
+use crate::state::StateError;
 use crate::stats::{Health, Stats};
 
 /// Bytes of the doorbell page.
@@ -486,23 +486,13 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Records what changed but for I/O commands. To be called before anybody outside hears of it: before a register
-    /// write is answered, say.
+    /// write is answered, say. The first part has what there is to record.
     pub fn record(&mut self) {
-        self.record_by(Journal::record);
-    }
-
-    /// This process does nothing more with it: records it for the next one, which may know the version before alone.
-    pub fn leave(&mut self) {
-        self.record_by(Journal::record_as_before);
-    }
-
-    /// The first part has what there is to record.
-    fn record_by(&mut self, record: fn(&mut Journal, &ControllerState)) {
         if !self.config.part.is_first() {
             return;
         }
         if let Some(mut journal) = self.queues.journal.take() {
-            record(&mut journal, &self.snapshot());
+            journal.record(&self.snapshot());
             self.queues.journal = Some(journal);
         }
     }

@@ -24,7 +24,6 @@ use nvme_spec::entry::SQE_BYTES;
 
 use crate::config::ControllerConfig;
 use crate::crash::{self, Swap};
-use crate::previous::{self, PREVIOUS_STATE_VERSION};
 use crate::queue::Cq;
 use crate::queues::QIDS;
 use crate::state::{ControllerState, STATE_VERSION, StateError, magic};
@@ -36,9 +35,8 @@ const TAILS: u64 = 64;
 const TAIL_BYTES: u64 = 64;
 /// The two copies of the state.
 const STATES: u64 = (TAILS + QIDS as u64 * TAIL_BYTES).next_multiple_of(4096);
-/// Room for a state of either version that is read, so that what comes after it has the same place.
-const STATE_BYTES: u64 = (previous::BYTES as u64).next_multiple_of(64);
-const _: () = assert!(size_of::<ControllerState>() as u64 <= STATE_BYTES);
+/// Room for a state that grows by a word for each queue: what comes after it keeps its place then.
+const STATE_BYTES: u64 = (size_of::<ControllerState>() as u64 + QIDS as u64 * 8).next_multiple_of(64);
 /// The tables of submission queues: words, then entries.
 const TABLES: u64 = (STATES + 2 * STATE_BYTES).next_multiple_of(4096);
 const WORD_BYTES: u64 = 8;
@@ -117,17 +115,12 @@ impl Tail {
     }
 }
 
-/// The state in force in a journal, of whatever length. `None`: there is none, or of a version that is not known.
+/// The state in force in a journal, of whatever length. `None`: there is none, or of another version.
 pub(crate) fn saved_state(journal: &Arc<Mapping>) -> Option<ControllerState> {
     let in_force = MappedRange::new(journal, 0, STATES)?.load_u64(IN_FORCE)?;
     let at = STATES + (in_force & 1) * STATE_BYTES;
     let mut state = ControllerState::zeroed();
     journal.read_at(at, bytemuck::bytes_of_mut(&mut state))?;
-    if state.magic == magic(PREVIOUS_STATE_VERSION) {
-        let mut bytes = [0; previous::BYTES];
-        journal.read_at(at, &mut bytes)?;
-        return Some(previous::read(&bytes));
-    }
     (state.magic == magic(STATE_VERSION)).then_some(state)
 }
 
@@ -165,19 +158,10 @@ impl Journal {
 
     /// Puts another state in force, whole or not at all.
     pub fn record(&mut self, state: &ControllerState) {
-        self.put_in_force(bytemuck::bytes_of(state));
-    }
-
-    /// The same, as the version before this one has it.
-    pub fn record_as_before(&mut self, state: &ControllerState) {
-        self.put_in_force(&previous::write(state));
-    }
-
-    fn put_in_force(&mut self, state: &[u8]) {
         let next = self.in_force.wrapping_add(1);
         crash::point();
         // Its length was checked, and it is memory of our own.
-        let _ = self.mapping.write_at(STATES + (next & 1) * STATE_BYTES, state);
+        let _ = self.mapping.write_at(STATES + (next & 1) * STATE_BYTES, bytemuck::bytes_of(state));
         self.store(IN_FORCE, next);
         self.in_force = next;
     }

@@ -16,8 +16,7 @@ use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
-/// Changes with the layout below, and with that of the journal. What the version before had is read too, and
-/// [left](Controller::leave) for whoever goes on.
+/// Changes with the layout below, and with that of the journal. No other version is read.
 pub const STATE_VERSION: u8 = 5;
 
 /// "evenkeel", and the version.

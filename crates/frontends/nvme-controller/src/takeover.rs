@@ -25,7 +25,7 @@ impl<I: Interrupts> Controller<I> {
     /// guest memory next, and then [`resume`](Self::resume).
     ///
     /// # Errors
-    /// There is no state of this version or the one before, or it contradicts itself or the configuration.
+    /// There is no state of this version, or it contradicts itself or the configuration.
     pub fn take_over(
         config: ControllerConfig,
         doorbells: Arc<Mapping>,

@@ -414,7 +414,7 @@ impl FrontEnd for NvmeDevice {
             return self.leave();
         }
         self.is_paused = true;
-        self.controller.leave();
+        self.controller.record();
     }
 
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
@@ -448,7 +448,7 @@ impl FrontEnd for NvmeDevice {
                 false
             }
             Waiting::Left(done) if is_idle => {
-                controller.leave();
+                controller.record();
                 answer(done, ());
                 false
             }

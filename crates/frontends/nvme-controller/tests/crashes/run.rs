@@ -300,11 +300,11 @@ impl Run {
         });
     }
 
-    /// The process ends in order, once nothing is in flight: what it leaves, the version before its own reads too.
+    /// The process ends in order, once nothing is in flight: another one goes on.
     fn leave(&mut self) {
         self.live(|host| {
             host.finish_all();
-            host.controller.leave();
+            host.controller.record();
         });
         self.succeed();
     }
