@@ -14,7 +14,7 @@ use nvme_driver::{PciAddress, VfioDescriptors};
 use rustix::fs::OFlags;
 
 use crate::disk::{DEFAULT_SOCKET, Daemon, print};
-use crate::{assign, host, sanitize, table};
+use crate::{assign, host, table};
 
 /// List, add and take away the drives of a running daemon; give the host's NVMe drives to user space and back.
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,6 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    Sanitize(sanitize::Args),
     /// Take an NVMe drive that nobody uses from the kernel, so that user space can drive it (vfio-pci).
     Claim(host::Args),
     /// Give a claimed NVMe drive back to the kernel, which has its disks again then.
@@ -132,7 +131,6 @@ pub fn run(args: Args) -> Result<()> {
             let left = daemons.remove_drive(&name, DriveRemoval { force })?;
             print(&daemon, &left, || removed(&name, before.as_ref()))
         }
-        Command::Sanitize(args) => sanitize::run(&args),
         Command::Claim(args) => host::claim(&args),
         Command::Release(args) => host::release(&args),
         Command::Vfs(args) => host::functions(&args),
@@ -320,7 +318,6 @@ pub(crate) fn drives(drives: &[Drive]) -> String {
         let [size, free, wiping] = sizes;
         let state = match &drive.failed {
             Some(why) => format!("failed: {why}"),
-            None if drive.sanitizing => "sanitizing".to_owned(),
             None => "served".to_owned(),
         };
         vec![drive.name.clone(), drive.backend.clone(), path, size, free, wiping, drive.policy.clone(), state]

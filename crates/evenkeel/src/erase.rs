@@ -1,20 +1,26 @@
 //! Erasing a whole drive that the kernel does not have: by its own means where it has any, else by writing zeros.
 
+mod capabilities;
+
 use std::time::{Duration, Instant};
 
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, Error, PciDevice, QueuePair};
+use nvme_spec::NSID_ALL;
 use nvme_spec::identify::oacs;
 use nvme_spec::log::{SanitizeLog, lid};
-use nvme_spec::{NSID_ALL, Sqe};
 
+use self::capabilities::{Action, Capabilities, Status};
 use crate::disk::Progress;
-use crate::sanitize::capabilities::{Action, Capabilities, Status};
-use crate::sanitize::{self, Ended};
 
+/// A Sanitize command only begins; a Format returns when it has ended.
+const SANITIZE_LIMIT: Duration = Duration::from_secs(60);
+const FORMAT_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// A drive that completes nothing for so long hangs.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
 /// Entries of the queue that zeros are written over.
 const QUEUE_ENTRIES: u16 = 9;
+/// How often a drive that sanitizes itself is asked how far it is.
+const PERIOD: Duration = Duration::from_millis(500);
 /// CMIC: the NVM subsystem may have several controllers (Base 5.17.2.1).
 const CMIC_CONTROLLERS: u8 = 1 << 1;
 
@@ -73,22 +79,19 @@ impl<'a, D: PciDevice> Eraser<'a, D> {
     fn capabilities(&mut self, nsid: u32) -> Result<Capabilities, Error> {
         let controller = *self.controller.identity();
         let namespace = *self.controller.admin().namespace(nsid)?;
-        // All that it sees is to be erased, so that none of it needs to be spared.
-        Ok(Capabilities { controller, nsid, namespace, namespaces: vec![nsid] })
+        Ok(Capabilities { controller, nsid, namespace })
     }
 
     /// The best that the drive can do without touching what is not this controller's.
     fn choose(&self, capabilities: &Capabilities) -> Option<Action> {
         let is_kept_apart = |action: &Action| !(self.is_shared && capabilities.is_of_all(*action));
-        Action::ALL.into_iter().find(|action| capabilities.check(*action).is_ok() && is_kept_apart(action))
+        Action::ALL.into_iter().find(|action| capabilities.has(*action) && is_kept_apart(action))
     }
 
     fn send(&mut self, capabilities: &Capabilities, action: Action) -> Result<(), Error> {
-        let command = capabilities.command(action);
-        let (opc, nsid, cdw10, cdw11) = (command.opcode, command.nsid, command.cdw10, command.cdw11);
-        let sqe = Sqe { opc, nsid, cdw10, cdw11, ..Sqe::default() };
-        let name = if action.is_sanitize() { "Sanitize" } else { "Format NVM" };
-        self.controller.admin().within(command.timeout).run(name, sqe, None).map(drop)
+        let (name, limit) =
+            if action.is_sanitize() { ("Sanitize", SANITIZE_LIMIT) } else { ("Format NVM", FORMAT_LIMIT) };
+        self.controller.admin().within(limit).run(name, capabilities.command(action), None).map(drop)
     }
 
     fn sanitize(&mut self, with: &Capabilities, action: Action, progress: &mut Progress) -> Result<(), Error> {
@@ -96,10 +99,14 @@ impl<'a, D: PciDevice> Eraser<'a, D> {
         if !matches!(self.status()?, Status::Going(_)) {
             self.send(with, action)?;
         }
-        match sanitize::wait(|| self.status(), &action.to_string(), progress)? {
-            Ended::Completed => Ok(()),
-            Ended::Failed => Err(Error::Protocol("it failed to sanitize itself")),
-            Ended::Unknown => Err(Error::Protocol("its log knows of no sanitize")),
+        loop {
+            match self.status()? {
+                Status::Going(done) => progress.show(&format!("{action}: {} %", u32::from(done) * 100 / 65536)),
+                Status::Completed => return Ok(()),
+                Status::Failed => return Err(Error::Protocol("it failed to sanitize itself")),
+                Status::Idle => return Err(Error::Protocol("its log knows of no sanitize")),
+            }
+            std::thread::sleep(PERIOD);
         }
     }
 

@@ -19,7 +19,6 @@ mod host;
 mod plan;
 mod record;
 mod reproduce;
-mod sanitize;
 mod serve;
 mod serving;
 mod shell;

@@ -27,9 +27,6 @@ pub struct Drive {
     /// What the drive itself says who it is (its WWID or serial number), where the kernel knows.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
-    /// It is held: nothing is sent to it, and no disk is placed there, until it is sanitized or that is given up.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub sanitizing: bool,
     /// Why it could not be had when the daemon started, or was given up since; its disks are not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
@@ -107,26 +104,6 @@ pub struct NewDrive {
     /// `overwrite` or `write-zeroes`: how what deleted disks leave becomes zeros.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wipe: Option<String>,
-}
-
-/// What becomes of a drive that is to be sanitized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SanitizeStep {
-    /// It is held: no disk is placed there, and nothing is sent to it, until it is over. Over restarts, too.
-    Begins,
-    /// It holds nothing of former disks any more, and is served again.
-    Ended,
-    /// It is served again, and what former disks left there is overwritten.
-    GivenUp,
-}
-
-/// A step of sanitizing a drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Sanitize {
-    /// Which.
-    pub step: SanitizeStep,
 }
 
 impl NewDrive {

@@ -38,12 +38,6 @@ pub enum EventKind {
     DriveAdded,
     /// An empty one was taken away.
     DriveRemoved,
-    /// A drive is held, to be sanitized.
-    DriveSanitizing,
-    /// It holds nothing of former disks any more.
-    DriveSanitized,
-    /// It is not sanitized, and served again.
-    SanitizeGivenUp,
 }
 
 impl EventKind {
@@ -64,9 +58,6 @@ impl EventKind {
             Self::PolicyChanged => "policy changed",
             Self::DriveAdded => "drive added",
             Self::DriveRemoved => "drive removed",
-            Self::DriveSanitizing => "drive sanitizing",
-            Self::DriveSanitized => "drive sanitized",
-            Self::SanitizeGivenUp => "sanitize given up",
         }
     }
 }

@@ -21,7 +21,7 @@ pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
 pub use change::{DiskChange, Dropped};
 pub use disks::{Deletion, Disk, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
-pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
+pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved};
 pub use namespaces::{Attach, Attachment, Namespace};

@@ -44,8 +44,6 @@ pub struct LiveDrive {
     pub free_bytes: u64,
     /// Bytes that deleted disks left, and that are free once they are wiped.
     pub wiping_bytes: u64,
-    /// It is held until it is sanitized.
-    pub sanitizing: bool,
     /// Why it could not be had, or was given up; its disks are not served.
     pub failed: Option<String>,
     /// What the drive says of itself, a minute ago at most.

@@ -19,8 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, Live,
-    NewDisk, NewDrive, Operation, Problem, Sanitize, SanitizeStep, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked,
-    Wipe,
+    NewDisk, NewDrive, Operation, Problem, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -179,14 +178,6 @@ impl Rest {
     pub fn remove_drive(&self, name: &str, removal: DriveRemoval) -> Result<Vec<Drive>> {
         let at = format!("{}?force={}", named("drives", name)?, removal.force);
         self.ask(Method::DELETE, &at, None::<&()>)
-    }
-
-    /// Takes a step of sanitizing a drive, which must have no disks. One that was taken already is as good.
-    ///
-    /// # Errors
-    /// As [`Rest::disks`].
-    pub fn sanitize(&self, name: &str, step: SanitizeStep) -> Result<Drive> {
-        self.ask(Method::POST, &format!("{}/sanitize", named("drives", name)?), Some(&Sanitize { step }))
     }
 
     /// Serves what a configuration file declares, or says what that would do.

@@ -206,11 +206,6 @@ impl Owner {
             let title = format!("drive {name:?} is not empty: it has {its}");
             return Err(Problem::new(409, "not-empty", title, "delete its disks, and wait until they are wiped"));
         }
-        if drive.is_held() && !force {
-            let title = format!("drive {name:?} is being sanitized");
-            let remedy = "wait until it is, or run `evenkeel drive sanitize` with --give-up; --force takes it away";
-            return Err(Problem::new(409, "held", title, remedy));
-        }
         if wiping_bytes > 0 && !force {
             let left = Size(wiping_bytes);
             let (title, remedy) = match drive.why_not_wiped() {

@@ -256,8 +256,6 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
 #[cfg(test)]
 mod flush_tests;
 #[cfg(test)]
-mod sanitizing_tests;
-#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod wiping_tests;

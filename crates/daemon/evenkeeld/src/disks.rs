@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
-    Exported, Key, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Exported, Key, NewDisk, NewDrive, Operation, Problem, Wipe,
 };
 use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -56,8 +56,6 @@ pub enum DiskCommand {
     DriveOpened(Box<NewDrive>, Result<HandedIn, Problem>, Reply<Result<Drive, Problem>>),
     /// One less.
     RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
-    /// One is to be sanitized, or was.
-    Sanitize(String, SanitizeStep, Reply<Result<Drive, Problem>>),
     /// A configuration file.
     Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
     /// All that is served, as one.
@@ -111,7 +109,6 @@ impl Owner {
                 let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
             }
-            DiskCommand::Sanitize(name, step, reply) => reply(self.sanitize(&name, step)),
             DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
             DiskCommand::Export(reply) => reply(self.export()),
         }
@@ -238,7 +235,7 @@ impl Owner {
         let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            let fits = drive.refuse_if_held().and_then(|()| drive.refuse_too_large(&disk.name, &disk.size));
+            let fits = drive.refuse_too_large(&disk.name, &disk.size);
             let with_it = fits.and_then(|()| drive.config_with(&disk.name, settings));
             let judged = with_it.and_then(|(config, tenant)| {
                 let others = wanted.iter().map(|(_, drive)| &drive.config);
@@ -549,7 +546,6 @@ impl ServedDrive {
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             policy: self.policy.name().to_owned(),
             id: layout.and_then(|layout| layout.device().id.clone()),
-            sanitizing: self.is_held(),
             failed: self.pollers.is_drive_gone().then(|| GIVEN_UP.to_owned()),
             health: health_of(self.pollers.drive_health().as_ref()),
             ..without_room(&self.config)
@@ -585,7 +581,6 @@ fn without_room(config: &Config) -> Drive {
         policy: config.policy.name().to_owned(),
         declared: !config.is_added(),
         id: None,
-        sanitizing: false,
         failed: None,
         disks_not_served: Vec::new(),
         health: None,

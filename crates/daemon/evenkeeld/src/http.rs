@@ -8,8 +8,7 @@ use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
     Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow, Key, Live,
     LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDisk, NewDrive,
-    Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Sanitize, SanitizeStep, Snapshot, Step,
-    TenantRow, Wipe,
+    Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -57,7 +56,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
-        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
+        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
         apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
         live_thread::one, stats_thread::stats
     ),
@@ -98,8 +97,6 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Predicted,
         PriceRow,
         Problem,
-        Sanitize,
-        SanitizeStep,
         Snapshot,
         TenantRow,
         Wipe
@@ -208,7 +205,6 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
         .route("/v1/drives/{name}", axum::routing::delete(remove_drive))
-        .route("/v1/drives/{name}/sanitize", post(sanitize_drive))
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
@@ -474,23 +470,6 @@ async fn remove_drive(
 ) -> Result<Json<Vec<Drive>>, Refused> {
     let Query(removal) = removal?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, removal, reply)).await??))
-}
-
-/// A drive without disks is held while who asks has it erase itself, or held no more. The same once more does no harm.
-/// `503`: something is in flight to it still.
-#[utoipa::path(
-    post, path = "/v1/drives/{name}/sanitize", params(("name" = String, Path)), request_body = Sanitize,
-    responses(
-        (status = 200, body = Drive), (status = 404, body = Problem), (status = 409, body = Problem),
-        (status = 503, body = Problem), (status = 507, body = Problem)
-    )
-)]
-async fn sanitize_drive(
-    State(daemon): State<Handle>,
-    Path(name): Path<String>,
-    Object(Sanitize { step }): Object<Sanitize>,
-) -> Result<Json<Drive>, Refused> {
-    Ok(Json(ask(&daemon, |reply| DiskCommand::Sanitize(name, step, reply)).await??))
 }
 
 /// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing

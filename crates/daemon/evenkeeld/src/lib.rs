@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `serve` | from a configuration file to a running daemon, and its end |
 //! | `daemon`, `owner` | the owner of everything that lives, and the commands that change it |
-//! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping`, `sanitizing` | one drive with its pollers, tenants and layout; what it gives and takes back |
+//! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping` | one drive with its pollers, tenants and layout; what it gives and takes back |
 //! | `opened` | what takes the rights of whoever starts the daemon |
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
@@ -73,7 +73,6 @@ mod queues;
 mod recording;
 mod refused;
 mod roles;
-mod sanitizing;
 pub mod serve;
 mod served_drive;
 mod snapshot;

@@ -204,7 +204,6 @@ fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {
         size_bytes: drive.size_bytes,
         free_bytes: drive.free_bytes,
         wiping_bytes: drive.wiping_bytes,
-        sanitizing: drive.sanitizing,
         failed: drive.failed,
         health: drive.health,
     }

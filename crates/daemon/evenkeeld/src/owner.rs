@@ -121,7 +121,6 @@ impl Owner {
             let what = format!("{}: {}", missing.name(), missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
         }
-        owner.drives.values().for_each(ServedDrive::tell_if_held);
         owner.drives.values_mut().for_each(ServedDrive::wipe_next);
         owner.look_around();
         owner.notices.ready();

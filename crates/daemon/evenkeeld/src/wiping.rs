@@ -85,16 +85,6 @@ impl Wipes {
         (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
     }
 
-    /// Whether a deleted disk's tenant is not gone yet.
-    pub fn is_any_leaving(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    /// What the drive failed is tried once more.
-    pub fn try_failed_again(&mut self) {
-        self.failed.clear();
-    }
-
     fn may_begin(&self, range: &Wiping) -> bool {
         let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
         !is_held && !self.has_failed(range.offset_bytes)
@@ -143,7 +133,7 @@ impl ServedDrive {
 
     /// Has the next range overwritten, if there is one and the wiper has nothing to do.
     pub(crate) fn wipe_next(&mut self) {
-        if !matches!(self.wipes.state, State::Away) || self.is_held() {
+        if !matches!(self.wipes.state, State::Away) {
             return;
         }
         let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
@@ -250,7 +240,7 @@ impl ServedDrive {
     /// The wiper has come further, or not.
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
-        // One that was told to go counts no more: the drive may have been erased since.
+        // One that was told to go counts no more.
         if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
             return;
         }
@@ -299,14 +289,6 @@ impl ServedDrive {
             return self.wipe(poller, at, range);
         }
         self.dismiss_wiper(poller, at);
-    }
-
-    /// `true`: there is none any more, and nothing of it in flight. Else it is on its way out.
-    pub(crate) fn stop_wiper(&mut self) -> bool {
-        if let State::Busy(poller, at, ..) = self.wipes.state {
-            self.dismiss_wiper(poller, at);
-        }
-        matches!(self.wipes.state, State::Away)
     }
 
     fn dismiss_wiper(&mut self, poller: PollerId, at: TenantAt) {

@@ -33,7 +33,6 @@ const HEAD: &str = "\
 # [[wiping]]: what a deleted tenant left. Nobody gets it before it is overwritten, which the daemon does when it runs.
 # [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
 # start: a mark of the image too, another one with each start; an older copy of the image is refused by it.
-# sanitizing: the drive erases itself, and nobody gets a place there; `evenkeel drive sanitize` goes on and ends it.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # The record of a [[namespace]] is a [[tenant]] here, too.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
@@ -289,22 +288,6 @@ impl LayoutFile {
             }
             is_known
         })
-    }
-
-    /// Records that the drive is to be sanitized; see [`Layout::begin_sanitize`].
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn begin_sanitize(&mut self) -> Result<bool, LayoutError> {
-        self.change(Layout::begin_sanitize)
-    }
-
-    /// Records that this is over; see [`Layout::end_sanitize`].
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn end_sanitize(&mut self, is_erased: bool) -> Result<bool, LayoutError> {
-        self.change(|layout| layout.end_sanitize(is_erased))
     }
 
     /// Records that a disk which was made while the daemon ran is declared from now on: the configuration has its

@@ -39,9 +39,6 @@ pub struct DeviceIdentity {
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     pub(crate) version: u32,
-    /// The drive is held until it has been sanitized.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub(crate) sanitizing: bool,
     pub(crate) device: DeviceIdentity,
     #[serde(rename = "tenant", skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) tenants: Vec<Placement>,
@@ -77,8 +74,7 @@ impl Layout {
     /// Nobody is on the drive, and nobody knows what it holds.
     pub(crate) fn empty(device: &DeviceIdentity) -> Self {
         let device = device.clone();
-        let (sanitizing, tenants, wiping, clean) = (false, Vec::new(), Vec::new(), Vec::new());
-        Self { version: VERSION, sanitizing, device, tenants, wiping, clean }
+        Self { version: VERSION, device, tenants: Vec::new(), wiping: Vec::new(), clean: Vec::new() }
     }
 
     /// The drive.
@@ -94,32 +90,6 @@ impl Layout {
     /// Ranges that deleted disks left behind and that are not overwritten yet, oldest first.
     pub fn wiping(&self) -> &[Wiping] {
         &self.wiping
-    }
-
-    /// Whether the drive is held until it has been sanitized: nobody gets a place there.
-    pub fn is_sanitizing(&self) -> bool {
-        self.sanitizing
-    }
-
-    /// The drive is to be sanitized. What it holds is unknown from now on: nothing is clean, and what was overwritten
-    /// of ranges that wait for the wiper counts no more. `false`: somebody has a disk there.
-    pub fn begin_sanitize(&mut self) -> bool {
-        if !self.tenants.is_empty() {
-            return false;
-        }
-        self.sanitizing = true;
-        self.clean.clear();
-        self.wiping.iter_mut().for_each(|range| (range.passes, range.wiped_bytes) = (0, 0));
-        true
-    }
-
-    /// The drive is held no more. `is_erased`: nothing of former tenants is left on it, so nothing waits for the wiper.
-    /// It need not read as zeros. `false`: it was not held.
-    pub fn end_sanitize(&mut self, is_erased: bool) -> bool {
-        if is_erased && self.sanitizing {
-            self.wiping.clear();
-        }
-        std::mem::take(&mut self.sanitizing)
     }
 
     /// A tenant's disk.
@@ -290,11 +260,8 @@ impl Layout {
         self.taken().into_iter().find(|(extent, _)| extent.overlaps(range))
     }
 
-    /// Free ranges, by their place. None while the drive is held.
+    /// Free ranges, by their place.
     pub(crate) fn free(&self) -> Vec<Extent> {
-        if self.sanitizing {
-            return Vec::new();
-        }
         let mut taken: Vec<Extent> =
             self.tenants.iter().flat_map(|placement| placement.extents.iter().copied()).collect();
         taken.extend(self.wiping.iter().map(Wiping::extent));
@@ -323,9 +290,6 @@ impl Layout {
             return Err(format!("{one} and {other} overlap"));
         }
         self.tenants.iter().try_for_each(validate_tenant)?;
-        if self.sanitizing && !(self.tenants.is_empty() && self.clean.is_empty()) {
-            return Err("it is being sanitized, and has tenants or clean ranges".to_owned());
-        }
         let done = |range: &&Wiping| range.passes >= range.method.passes() || range.wiped_bytes > range.size_bytes;
         match self.wiping.iter().find(done) {
             Some(range) => Err(format!("what deleted tenant {:?} left has more wiped than there is", range.former)),
@@ -359,9 +323,7 @@ impl Layout {
         let lost = self.tenants.iter().find(is_lost);
         let unwiped = |old: &&Wiping| !released.contains(&old.extent()) && !space::covers(&next.clean, &old.extent());
         let lost = lost.map(|old| format!("tenant {:?}", old.name));
-        // Sanitizing a drive erases what waits for the wiper.
-        let mut to_be_wiped = self.wiping.iter().filter(|_| !self.sanitizing);
-        lost.or_else(|| to_be_wiped.find(unwiped).map(|old| format!("deleted tenant {:?}", old.former)))
+        lost.or_else(|| self.wiping.iter().find(unwiped).map(|old| format!("deleted tenant {:?}", old.former)))
     }
 }
 

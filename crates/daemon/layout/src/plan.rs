@@ -164,10 +164,6 @@ impl Layout {
         let names: HashSet<&str> = tenants.iter().map(|tenant| tenant.name).collect();
         let gone = layout.tenants.iter().filter(|placement| !names.contains(placement.name.as_str()));
         changes.extend(gone.cloned().map(Change::Reserved));
-        if layout.sanitizing && !new.is_empty() {
-            found.add(About::Plan, "the drive is being sanitized: no disk can be placed there", SANITIZING_REMEDY);
-            return Err(found.0);
-        }
         // Chosen places first, or a new tenant without one could take them.
         let (fixed, free): (Vec<_>, Vec<_>) = new.into_iter().partition(|(_, tenant)| tenant.offset.is_some());
         for tenant in fixed.into_iter().chain(free) {
@@ -184,8 +180,6 @@ impl Layout {
         if found.0.is_empty() { Ok((layout, changes)) } else { Err(found.0) }
     }
 }
-
-const SANITIZING_REMEDY: &str = "wait until that is over; `evenkeel drive sanitize` goes on with it";
 
 /// A tenant with its index.
 type Numbered<'a> = (usize, &'a Wanted<'a>);

@@ -43,7 +43,7 @@ fn ratio(percent: u8) -> f64 {
     f64::from(percent) / 100.0
 }
 
-const DRIVE: [Of<DriveReading>; 13] = [
+const DRIVE: [Of<DriveReading>; 12] = [
     gauge("drive_up", "1: the drive is served; 0: it could not be had at the start, or was given up", |it| {
         Some(flag(it.drive.failed.is_none()))
     }),
@@ -51,9 +51,6 @@ const DRIVE: [Of<DriveReading>; 13] = [
     gauge("drive_free_bytes", "Bytes that new disks could have in all", |it| Some(it.drive.free_bytes as f64)),
     gauge("drive_wiping_bytes", "Bytes that deleted disks left, and that are free once they are wiped", |it| {
         Some(it.drive.wiping_bytes as f64)
-    }),
-    gauge("drive_sanitizing", "1 while the drive is held for being sanitized, else 0", |it| {
-        Some(flag(it.drive.sanitizing))
     }),
     gauge("drive_in_flight_commands", "Commands of all tenants that are with the drive", |it| {
         Some(it.pollers.iter().flat_map(|poller| &poller.hwqs_in_flight).sum::<u64>() as f64)

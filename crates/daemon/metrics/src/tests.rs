@@ -21,7 +21,6 @@ fn drive(name: &str) -> Drive {
         policy: "lpns".to_owned(),
         declared: true,
         id: None,
-        sanitizing: false,
         failed: None,
         disks_not_served: Vec::new(),
         health: Some(DriveHealth {

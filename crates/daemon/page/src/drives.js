@@ -19,7 +19,6 @@ function holdersOf(drive) {
 
 function healthOf(drive) {
   if (drive.failed) return [`FAILED: ${drive.failed}`, true];
-  if (drive.sanitizing) return ["held until it is sanitized", true];
   const health = drive.health;
   if (!health) return ["", false];
   if (health.warnings.length) return [`warns: ${health.warnings.join(", ")}`, true];

@@ -49,7 +49,6 @@ mod prometheus;
 mod promises;
 mod raw;
 mod resources;
-mod sanitizing;
 mod several_drives;
 mod shutdown;
 mod sim;

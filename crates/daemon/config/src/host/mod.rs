@@ -467,11 +467,6 @@ fn sys_of(device: &Metadata) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}", number_of(device)))
 }
 
-/// Whether a block device is a part of another.
-pub fn is_partition(device: &Metadata) -> bool {
-    sys_of(device).join("partition").exists()
-}
-
 /// What a block device says who it is; `None`: the kernel does not know.
 pub fn drive_id(device: &Metadata) -> Option<String> {
     id_at(&sys_of(device))

@@ -19,7 +19,6 @@ mod priorities;
 mod rebind;
 mod recipes;
 mod recipes_containers;
-mod sanitize;
 mod ublk;
 mod virtio;
 mod virtio_data;
@@ -79,7 +78,6 @@ pub const ALL: &[Test] = &[
     full("nvme-drive-calibrated", nvme_drive::calibrated),
     full("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     full("nvme-drive-late-and-wrong", hotplug::late_and_wrong),
-    full("nvme-drive-erases-itself", sanitize::erases_itself),
     full("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
     full("a-drive-is-assigned-and-returned", assigned::assigned_and_returned),
     full("a-drive-that-others-have-is-not-assigned", assigned::what_others_have),

@@ -1,20 +1,15 @@
 //! How an NVMe drive can erase itself: what its Identify data offer, and the commands for it.
 
 use std::fmt;
-use std::time::Duration;
 
-use nvme_driver::passthrough::AdminCommand;
+use nvme_spec::Sqe;
 use nvme_spec::identify::{IdentifyController, fna, oacs, sanicap};
 use nvme_spec::log::{SanitizeLog, sstat};
 use nvme_spec::namespace::IdentifyNamespace;
 use nvme_spec::opcode::{admin, format, sanitize};
 
-/// A Sanitize command only begins; a Format returns when it has ended.
-const SANITIZE_LIMIT: Duration = Duration::from_secs(60);
-const FORMAT_LIMIT: Duration = Duration::from_secs(24 * 3600);
-
 /// How a drive is erased, in the order in which they are preferred.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Sanitize: the key of all data is thrown away
     CryptoErase,
@@ -55,41 +50,23 @@ impl fmt::Display for Action {
 pub struct Capabilities {
     /// Its controller.
     pub controller: IdentifyController,
-    /// The namespace that the block device is.
+    /// The namespace that is to be erased.
     pub nsid: u32,
     /// Its format.
     pub namespace: IdentifyNamespace,
-    /// All that there are.
-    pub namespaces: Vec<u32>,
 }
 
 impl Capabilities {
-    /// Whether the Sanitize Status log is there.
-    pub fn sanitizes(&self) -> bool {
-        let all = sanicap::CRYPTO_ERASE | sanicap::BLOCK_ERASE | sanicap::OVERWRITE;
-        self.controller.sanicap & all != 0
-    }
-
-    /// # Errors
-    /// The drive can't, or it would erase more than the namespace; in words.
-    pub fn check(&self, action: Action) -> Result<(), String> {
+    /// Whether the drive can be erased so.
+    pub fn has(&self, action: Action) -> bool {
         let IdentifyController { sanicap, oacs, fna, .. } = self.controller;
-        let is_there = match action {
+        match action {
             Action::CryptoErase => sanicap & sanicap::CRYPTO_ERASE != 0,
             Action::BlockErase => sanicap & sanicap::BLOCK_ERASE != 0,
             Action::Overwrite => sanicap & sanicap::OVERWRITE != 0,
             Action::FormatCryptoErase => oacs & oacs::FORMAT != 0 && fna & fna::CRYPTO_ERASE != 0,
             Action::FormatUserData => oacs & oacs::FORMAT != 0,
-        };
-        if !is_there {
-            return Err(format!("it has no {action}"));
         }
-        let others: Vec<String> =
-            self.namespaces.iter().filter(|nsid| **nsid != self.nsid).map(u32::to_string).collect();
-        if self.is_of_all(action) && !others.is_empty() {
-            return Err(format!("{action} would erase its namespaces {} too", others.join(", ")));
-        }
-        Ok(())
     }
 
     /// Whether it erases all namespaces: a Sanitize is of the whole NVM subsystem.
@@ -97,22 +74,9 @@ impl Capabilities {
         action.is_sanitize() || self.controller.fna & (fna::FORMAT_ALL | fna::ERASE_ALL) != 0
     }
 
-    /// The best that the drive can do.
-    ///
-    /// # Errors
-    /// Nothing, and why not, in words.
-    pub fn choose(&self) -> Result<Action, String> {
-        if let Some(best) = Action::ALL.into_iter().find(|action| self.check(*action).is_ok()) {
-            return Ok(best);
-        }
-        let whys: Vec<String> = Action::ALL.into_iter().filter_map(|action| self.check(action).err()).collect();
-        Err(whys.join("; "))
-    }
-
     /// What does it. The LBA format stays.
-    pub fn command(&self, action: Action) -> AdminCommand {
-        let sanitize =
-            |cdw10| AdminCommand { opcode: admin::SANITIZE, nsid: 0, cdw10, cdw11: 0, timeout: SANITIZE_LIMIT };
+    pub fn command(&self, action: Action) -> Sqe {
+        let sanitize = |cdw10| Sqe { opc: admin::SANITIZE, cdw10, ..Sqe::default() };
         match action {
             Action::CryptoErase => sanitize(sanitize::CRYPTO_ERASE),
             Action::BlockErase => sanitize(sanitize::BLOCK_ERASE),
@@ -122,14 +86,14 @@ impl Capabilities {
         }
     }
 
-    fn format(&self, erase: u32) -> AdminCommand {
+    fn format(&self, erase: u32) -> Sqe {
         let (flbas, dps) = (u32::from(self.namespace.flbas), u32::from(self.namespace.dps));
         let cdw10 = flbas & (format::LBAF | format::MSET)
             | flbas << 7 & format::LBAFU
             | dps << 5 & format::PI
             | dps << 5 & format::PIL
             | erase << format::SES_SHIFT;
-        AdminCommand { opcode: admin::FORMAT_NVM, nsid: self.nsid, cdw10, cdw11: 0, timeout: FORMAT_LIMIT }
+        Sqe { opc: admin::FORMAT_NVM, nsid: self.nsid, cdw10, ..Sqe::default() }
     }
 }
 
@@ -158,68 +122,19 @@ impl Status {
     }
 }
 
-/// The namespaces of an Identify list (Base 5.17.2.2), which ends at the first 0.
-pub fn listed(list: &[u8]) -> Vec<u32> {
-    let ids = list.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id));
-    ids.take_while(|nsid| *nsid != 0).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use bytemuck::{Zeroable, bytes_of, pod_read_unaligned};
+    use bytemuck::{Zeroable, pod_read_unaligned};
 
     use super::*;
 
-    /// A controller of these bytes (Base 5.17.2.1), with namespace 1 as one of `namespaces`.
-    fn drive(bytes: &[(usize, u8)], namespaces: &[u32]) -> Capabilities {
-        let mut controller = [0; 4096];
-        bytes.iter().for_each(|(at, byte)| controller[*at] = *byte);
-        Capabilities {
-            controller: pod_read_unaligned(&controller),
-            nsid: 1,
-            namespace: IdentifyNamespace::zeroed(),
-            namespaces: namespaces.to_vec(),
-        }
-    }
-
-    /// Where SANICAP, OACS and FNA are.
-    const SANICAP: usize = 328;
-    const OACS: usize = 256;
-    const FNA: usize = 524;
-
-    #[test]
-    fn the_best_that_a_drive_can_do_is_chosen() {
-        for (bytes, chosen) in [
-            (&[(SANICAP, 0b111), (OACS, 2), (FNA, 4)][..], Action::CryptoErase),
-            (&[(SANICAP, 0b110), (OACS, 2), (FNA, 4)], Action::BlockErase),
-            (&[(SANICAP, 0b100), (OACS, 2), (FNA, 4)], Action::Overwrite),
-            (&[(OACS, 2), (FNA, 4)], Action::FormatCryptoErase),
-            (&[(OACS, 2)], Action::FormatUserData),
-        ] {
-            assert_eq!(drive(bytes, &[1]).choose(), Ok(chosen), "{bytes:?}");
-        }
-        let told = drive(&[(FNA, 4)], &[1]).choose().unwrap_err();
-        assert!(told.contains("no Sanitize by block erase") && told.contains("no Format with user"), "{told}");
-    }
-
-    #[test]
-    fn what_would_erase_other_namespaces_is_refused() {
-        let all = [(SANICAP, 1), (OACS, 2)];
-        assert_eq!(drive(&all, &[1, 3]).choose(), Ok(Action::FormatUserData), "it is of one namespace");
-        let told = drive(&all, &[1, 3]).check(Action::CryptoErase).unwrap_err();
-        assert_eq!(told, "Sanitize by crypto erase would erase its namespaces 3 too");
-        for fna in [0b001, 0b010] {
-            assert!(drive(&[(OACS, 2), (FNA, fna)], &[1, 3]).choose().is_err());
-            assert!(drive(&[(OACS, 2), (FNA, fna)], &[1]).choose().is_ok());
-        }
-    }
-
     #[test]
     fn commands_are_as_the_specification_has_them() {
-        let mut drive = drive(&[], &[1]);
+        let controller = IdentifyController::zeroed();
+        let mut drive = Capabilities { controller, nsid: 1, namespace: IdentifyNamespace::zeroed() };
         let command = |drive: &Capabilities, action| {
-            let AdminCommand { opcode, nsid, cdw10, cdw11, .. } = drive.command(action);
-            (opcode, nsid, cdw10, cdw11)
+            let Sqe { opc, nsid, cdw10, cdw11, .. } = drive.command(action);
+            (opc, nsid, cdw10, cdw11)
         };
         assert_eq!(command(&drive, Action::BlockErase), (0x84, 0, 2, 0));
         assert_eq!(command(&drive, Action::Overwrite), (0x84, 0, 0x13, 0));
@@ -244,11 +159,5 @@ mod tests {
         assert_eq!(log([0xff, 0xff, 1, 0]), Status::Completed);
         assert_eq!(log([0xff, 0xff, 4, 0]), Status::Completed);
         assert_eq!(log([0xff, 0xff, 3, 0]), Status::Failed);
-    }
-
-    #[test]
-    fn a_list_of_namespaces_ends_at_a_zero() {
-        assert_eq!(listed(bytes_of(&[1u32, 7, 0, 9])), [1, 7]);
-        assert_eq!(listed(bytes_of(&[5u32; 2])), [5, 5]);
     }
 }
