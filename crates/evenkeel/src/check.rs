@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use config::{AssignedDrive, Drives};
+use config::Drives;
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
@@ -24,28 +24,19 @@ pub struct Args {
 #[derive(Serialize)]
 struct Checked {
     drives: Vec<DriveReport>,
-    /// Those that VMs have as a whole.
-    assigned: Vec<AssignedDrive>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let loaded = Drives::load(&args.config)?;
-    let assigned = loaded.assigned.clone();
     let (ready, _) = ready::prepare(loaded)?;
     let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&Checked { drives, assigned })?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&Checked { drives })?)?;
     } else {
         for (at, drive) in drives.iter().enumerate() {
             write!(out, "{}{drive}", if at > 0 { "\n" } else { "" })?;
-        }
-        for drive in &assigned {
-            write!(out, "\n{}\n", drive.describe())?;
-            if let Some(remedy) = drive.remedy() {
-                writeln!(out, "{remedy}")?;
-            }
         }
     }
     out.flush()?;

@@ -190,11 +190,12 @@ fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
     // The plan says beforehand which of the phases break the promise; here that is to be seen.
     let mut text = format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\n\
          profile = \"p5800x\"\nsize = \"4GiB\"\n\
          memory_backed = false\n\
          [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
-         [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n"
+         [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n\
+         overcommit = true\n"
     );
     for name in NOISY {
         text += &format!("[[tenant]]\nname = {name:?}\nsize = \"1GiB\"\nclass = \"best-effort\"\n");

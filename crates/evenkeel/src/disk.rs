@@ -282,17 +282,9 @@ struct FrontEnd {
     #[arg(long)]
     frontend: Option<String>,
 
-    /// shared or own-poller [default: shared]
-    #[arg(long)]
-    isolation: Option<String>,
-
     /// I/O queues offered, 1 to 64 [default: 64, of a block device 4]
     #[arg(long, value_name = "N")]
     queues: Option<u16>,
-
-    /// Requests of each queue of a block device at a time, 1 to 4096 [default: 128]
-    #[arg(long, value_name = "N")]
-    queue_depth: Option<u16>,
 
     /// A virtio disk, a block device or a new namespace that can't be written to
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -346,8 +338,8 @@ impl Terms {
         let Self { class, latency_target, latency_percentile, weight, min_iops, min_bandwidth, .. } = self;
         let Self { priority, rw_iops, r_iops, w_iops, .. } = self;
         let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
-        let FrontEnd { frontend, isolation, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
-        let FrontEnd { queue_depth, max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
+        let FrontEnd { frontend, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
+        let FrontEnd { max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
         DiskChange {
             class,
             latency_target,
@@ -366,9 +358,7 @@ impl Terms {
             overcommit,
             size: None,
             frontend,
-            isolation,
             queues,
-            queue_depth,
             read_only,
             doorbells,
             threads,

@@ -47,27 +47,6 @@ pub enum MapError {
     Os(#[from] rustix::io::Errno),
 }
 
-/// Why there is no memory in huge pages.
-#[derive(Debug, thiserror::Error)]
-pub enum HugePagesError {
-    /// Nothing, or more than the address space holds.
-    #[error("{0} bytes of huge pages are none, or too many")]
-    BadLength(u64),
-    /// The host has not so many to give, or may not give them to this process.
-    #[error("{pages} huge pages of {page_bytes} bytes can't be had: {errno}")]
-    Short {
-        /// How many were asked for.
-        pages: u64,
-        /// How large each is.
-        page_bytes: u64,
-        /// What the kernel said.
-        errno: rustix::io::Errno,
-    },
-    /// The kernel has none, or something else is wrong.
-    #[error("the kernel refused huge pages: {0}")]
-    Os(#[from] rustix::io::Errno),
-}
-
 /// One shared mapping; unmapped when the last `Arc` to it is dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -199,32 +178,6 @@ impl Mapping {
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
         Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
-    }
-
-    /// Zeroed memory of our own in huge pages that the host has reserved. They are all there once this returns, and
-    /// stay: no access needs another one, whoever else wants some.
-    ///
-    /// # Errors
-    /// See [`HugePagesError`].
-    pub fn huge(len_bytes: u64) -> Result<Arc<Self>, HugePagesError> {
-        // Of a file and shared: a fork must not make a write look for a page to copy to.
-        let fd = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
-        let page_bytes = page_bytes(fd.as_fd())?;
-        let area_bytes = len_bytes.checked_next_multiple_of(page_bytes).filter(|bytes| *bytes <= isize::MAX as u64);
-        let Some(area_bytes) = area_bytes.filter(|bytes| *bytes > 0) else {
-            return Err(HugePagesError::BadLength(len_bytes));
-        };
-        let refused = |errno| HugePagesError::Short { pages: area_bytes / page_bytes, page_bytes, errno };
-        ftruncate(&fd, area_bytes)?;
-        let (prot, len) = (ProtFlags::READ | ProtFlags::WRITE, area_bytes as usize);
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0) }.map_err(refused)?;
-        let mut mapping = Self::own(base.cast(), len, true)?;
-        // A reservation is not enough: limits of cgroups and NUMA nodes count when a page is first touched.
-        // SAFETY: a whole mapping of ours that nobody knows yet.
-        unsafe { madvise(base, len, Advice::LinuxPopulateWrite) }.map_err(refused)?;
-        (mapping.is_huge, mapping.len_bytes) = (true, len_bytes as usize);
-        Ok(Arc::new(mapping))
     }
 
     /// Zeroed memory behind a new file descriptor, to be handed to a peer. Nobody can change its size.

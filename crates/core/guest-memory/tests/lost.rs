@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use guest_memory::{Budget, GuestMemory, HugePagesError, IoBuf, MapError, MappedRange, MappedU32, Mapping, install};
+use guest_memory::{Budget, GuestMemory, IoBuf, MapError, MappedRange, MappedU32, Mapping, install};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -132,36 +132,6 @@ fn huge_pages_are_mapped_in_part() {
     ftruncate(&fd, 0).unwrap();
     assert_eq!(read_u8(&mapping, HUGE_BYTES - 1), None);
     assert!(mapping.is_lost());
-}
-
-#[test]
-fn a_mapping_of_our_own_takes_whole_huge_pages_and_keeps_its_length() {
-    let len_bytes = 3 << 20;
-    match Mapping::huge(len_bytes) {
-        Ok(mapping) => {
-            assert_eq!(mapping.len_bytes(), len_bytes);
-            assert!(mapping.is_own() && mapping.read_at(len_bytes, &mut [0]).is_none());
-            mapping.write_at(0, &vec![5; len_bytes as usize]).unwrap();
-            // All that is to read as zeros does, though no page goes back, and nothing else.
-            mapping.discard(1, len_bytes - 2).unwrap();
-            let mut content = vec![1; len_bytes as usize];
-            mapping.read_at(0, &mut content).unwrap();
-            assert!(
-                content
-                    .iter()
-                    .enumerate()
-                    .all(|(at, byte)| *byte == if [0, content.len() - 1].contains(&at) { 5 } else { 0 })
-            );
-        }
-        Err(HugePagesError::Short { pages, page_bytes, errno }) => {
-            println!("no huge pages are free: {errno}");
-            assert_eq!(pages, len_bytes.div_ceil(page_bytes));
-        }
-        Err(error) => panic!("{error}"),
-    }
-    assert!(matches!(Mapping::huge(0), Err(HugePagesError::BadLength(0))));
-    assert!(matches!(Mapping::huge(u64::MAX), Err(HugePagesError::BadLength(_))));
-    assert!(matches!(Mapping::huge(1 << 50), Err(HugePagesError::Short { .. })), "a pebibyte");
 }
 
 #[test]

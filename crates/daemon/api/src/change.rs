@@ -66,15 +66,9 @@ pub struct DiskChange {
     /// See [`NewDisk::frontend`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frontend: Option<String>,
-    /// See [`NewDisk::isolation`].
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub isolation: Option<String>,
     /// See [`NewDisk::queues`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// See [`NewDisk::queue_depth`].
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub queue_depth: Option<u16>,
     /// See [`NewDisk::read_only`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_only: Option<bool>,
@@ -166,13 +160,12 @@ impl DiskChange {
             ]
         });
         let with_front_end = lost(self.frontend.is_some(), |disk| {
-            let NewDisk { mode, read_only, doorbells, queue_depth, max_memory, max_maps, .. } = disk;
+            let NewDisk { mode, read_only, doorbells, max_memory, max_maps, .. } = disk;
             let NewDisk { socket_user, socket_group, socket_mode, .. } = disk;
             vec![
                 setting("mode", mode),
                 setting("read_only", read_only),
                 setting("doorbells", doorbells),
-                setting("queue_depth", queue_depth),
                 setting("max_memory", max_memory),
                 setting("max_maps", max_maps),
                 setting("socket_user", socket_user),
@@ -195,21 +188,15 @@ impl DiskChange {
             Some("vhost-user-blk" | "ublk") => disk.doorbells = None,
             _ => {}
         }
-        match self.frontend.as_deref() {
-            Some("ublk") => {
-                (disk.max_memory, disk.max_maps) = (None, None);
-                (disk.socket_user, disk.socket_group, disk.socket_mode) = (None, None, None);
-            }
-            Some(_) => disk.queue_depth = None,
-            None => {}
+        if self.frontend.as_deref() == Some("ublk") {
+            (disk.max_memory, disk.max_maps) = (None, None);
+            (disk.socket_user, disk.socket_group, disk.socket_mode) = (None, None, None);
         }
         if self.threads.as_deref() == Some("shared") {
             disk.cpus = None;
         }
         or(&self.frontend, &mut disk.frontend);
-        or(&self.isolation, &mut disk.isolation);
         or(&self.queues, &mut disk.queues);
-        or(&self.queue_depth, &mut disk.queue_depth);
         or(&self.read_only, &mut disk.read_only);
         or(&self.doorbells, &mut disk.doorbells);
         or(&self.threads, &mut disk.threads);

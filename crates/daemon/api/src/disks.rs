@@ -64,18 +64,12 @@ pub struct NewDisk {
     /// For how long unused quota of these limits is kept, such as `2s`; up to `60s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<String>,
-    /// `shared` or `own-poller`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub isolation: Option<String>,
     /// Serve it even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overcommit: Option<bool>,
     /// I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
-    /// Requests of each queue of a block device that the kernel hands over at a time: 1 to 4096, 128 if left out.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub queue_depth: Option<u16>,
     /// How the doorbells of an NVMe controller reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doorbells: Option<String>,

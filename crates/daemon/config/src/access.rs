@@ -1,12 +1,10 @@
 //! Users and groups of the file: whose the daemon is once it serves, and whom its sockets are for; and its port.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::check::absolute;
 use crate::problem::Sink;
 use crate::section::{Section, Wrong, boolean, clip, or, text};
 
@@ -24,8 +22,6 @@ pub struct Account {
 pub struct DaemonSection {
     /// `None`: it stays who it is.
     pub user: Option<Account>,
-    /// `None`: the user's own.
-    pub group: Option<Account>,
 }
 
 /// Who may ask the API, besides root and the daemon's own user.
@@ -39,8 +35,6 @@ pub struct ApiSection {
     pub tenants: bool,
     /// Whoever has the token may look here by TCP too: an address of this host alone.
     pub listen: Option<SocketAddr>,
-    /// The token, in a file of the operator's; else the daemon makes one. Absolute.
-    pub token_file: Option<PathBuf>,
 }
 
 /// Who may use a tenant's socket, besides root and the daemon's own user.
@@ -88,11 +82,7 @@ fn mode(value: &DeValue<'_>) -> Result<u32, Wrong> {
 pub(crate) fn read_daemon(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> DaemonSection {
     section.reject_unknown(sink);
     let user = section.get(sink, "user", account).map(Spanned::into_inner);
-    let group = section.get(sink, "group", account).map(Spanned::into_inner);
-    if section.lacks("user") {
-        section.forbid(sink, "group", "the daemon becomes no other user", "add user = \"evenkeel\", or remove it");
-    }
-    DaemonSection { user, group }
+    DaemonSection { user }
 }
 
 /// The section `[api]`.
@@ -103,12 +93,7 @@ pub(crate) fn read_api(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> ApiSec
     // What can't be read is a problem of the file already.
     let tenants = or(sink, section, "tenants", false, boolean).unwrap_or_default();
     let listen = section.get(sink, "listen", loopback).map(Spanned::into_inner);
-    let token_file = section.get(sink, "token_file", absolute).map(Spanned::into_inner);
-    if section.lacks("listen") {
-        let remedy = "add listen = \"127.0.0.1:9560\", or remove it";
-        section.forbid(sink, "token_file", "nobody who asks on the sockets needs a token", remedy);
-    }
-    ApiSection { operators, viewers, tenants, listen, token_file }
+    ApiSection { operators, viewers, tenants, listen }
 }
 
 /// An address that other hosts can't reach: what goes over it is not encrypted.

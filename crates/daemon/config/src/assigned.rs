@@ -1,6 +1,5 @@
-//! NVMe drives that a VM has as a whole: those that a file names so, and the host's own record of them.
+//! NVMe drives that a VM has as a whole: the host's own record of them.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -9,11 +8,7 @@ use std::path::{Path, PathBuf};
 use nvme_driver::PciAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::check::{self, pci_address};
-use crate::drives::DEVICE_NAME;
 use crate::host::plain;
-use crate::problem::Sink;
-use crate::section::{self, DRIVE, Section};
 
 const HEAD: &str = "\
 # A VM had this drive, or has it. Nothing else may use it before `evenkeel drive return` has wiped it, which removes
@@ -23,21 +18,6 @@ const HEAD: &str = "\
 
 /// Beside the daemon's state: everybody may see which drives are in it.
 const DIRECTORY: &str = "var/lib/evenkeel-assigned";
-
-/// Keys that say something of a drive which is not served.
-const KEYS: [&str; 4] = ["name", "backend", "address", "passthrough"];
-
-/// Keys whose value no two drives have.
-const UNIQUE: [&str; 2] = ["name", "address"];
-
-/// A `[[drive]]` with `passthrough = "vm"`: the daemon leaves it alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct AssignedDrive {
-    /// What the file calls it.
-    pub name: String,
-    /// The PCI address, in the kernel's words.
-    pub address: String,
-}
 
 /// What is kept of an assigned drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,79 +44,9 @@ pub struct Assignments {
     root: PathBuf,
 }
 
-impl AssignedDrive {
-    /// Whether a section is of such a drive.
-    pub(crate) fn is_meant(drive: &Section<'_, '_>) -> bool {
-        drive.is_drive() && drive.has("passthrough")
-    }
-
-    fn read(sink: &mut Sink<'_>, drive: &Section<'_, '_>) -> Option<Self> {
-        drive.reject_unknown(sink);
-        for key in DRIVE.iter().filter(|key| !KEYS.contains(key)) {
-            drive.forbid(sink, key, "a VM has the whole drive, and the daemon does not serve it", "remove it");
-        }
-        drive.require(sink, "backend", "add backend = \"nvme\"", only("nvme"));
-        drive.get(sink, "passthrough", only("vm"));
-        let name = drive.require(sink, "name", "add name = \"fast\"", check::name);
-        let remedy = "add address = \"0000:03:00.0\" (`lspci -D` has it)";
-        let address = drive.require(sink, "address", remedy, pci_address);
-        Some(Self { name: name?.into_inner(), address: address?.into_inner() })
-    }
-
-    /// For people: what it is, and what that means.
-    pub fn describe(&self) -> String {
-        let Self { name, address } = self;
-        format!(
-            "Drive {name:?}, {address}, is a VM's as a whole. Its commands do not pass through the daemon: nothing can \
-             be promised, limited or shared there."
-        )
-    }
-
-    /// What is to be done before a VM can have it, if anything is.
-    pub fn remedy(&self) -> Option<String> {
-        let address: PciAddress = self.address.parse().ok()?;
-        let is_assigned = Assignments::of_this_host().find_at(address).is_some();
-        (!is_assigned).then(|| format!("It is not assigned yet: evenkeel drive assign {address}"))
-    }
-}
-
-/// The one word that a key may have.
-fn only(word: &'static str) -> impl Fn(&toml::de::DeValue<'_>) -> Result<(), section::Wrong> {
-    move |value| match section::text(value)? {
-        found if found == word => Ok(()),
-        found => Err(section::Wrong {
-            what: format!("is {:?}", section::clip(&found)),
-            remedy: format!("a drive with passthrough = \"vm\" has {word:?} here"),
-        }),
-    }
-}
-
 /// What to do before an assigned drive can be used.
 pub(crate) fn remedy(address: PciAddress) -> String {
     format!("take it back, which wipes it: evenkeel drive return {address}")
-}
-
-/// Those of a file. Neither name nor address may be another drive's; `served` are the others.
-pub(crate) fn read(sink: &mut Sink<'_>, of_vms: &[Section<'_, '_>], served: &[Section<'_, '_>]) -> Vec<AssignedDrive> {
-    // An address can be written in several ways.
-    let parsed = |key: &str, value: &str| match value.parse::<PciAddress>() {
-        Ok(address) if key == "address" => address.to_string(),
-        _ => value.to_owned(),
-    };
-    let mut seen = BTreeSet::from([DEVICE_NAME.to_owned()]);
-    for (key, drive) in UNIQUE.iter().flat_map(|key| served.iter().map(move |drive| (key, drive))) {
-        seen.extend(drive.peek(key).map(|(value, _)| parsed(key, value)));
-    }
-    let mut assigned = Vec::new();
-    for section in of_vms {
-        assigned.extend(AssignedDrive::read(sink, section));
-        for (key, (value, span)) in UNIQUE.iter().filter_map(|key| Some((key, section.peek(key)?))) {
-            if !seen.insert(parsed(key, value)) {
-                sink.at(&span, format!("{value:?} is another drive of this file too"), "remove one of the two");
-            }
-        }
-    }
-    assigned
 }
 
 impl Seen {

@@ -13,11 +13,11 @@ use toml::de::{DeTable, DeValue};
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
 use crate::blocks::LBA_BYTES;
-use crate::config::{Backend, Config, Device, DoorbellScan, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
+use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
-use crate::isolation::{IsolationDraft, read_isolation};
+use crate::memory::{MemoryDraft, read_memory};
 use crate::namespace::{NamespaceDraft, read_namespaces};
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
@@ -30,10 +30,6 @@ use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
-
-/// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
-const DOORBELL_SCAN_MIN: Nanos = Nanos(10_000);
-const DOORBELL_SCAN_MAX: Nanos = Nanos(1_000_000_000);
 
 /// What a drive has of a file.
 pub(crate) fn check(source: Text, view: View) -> Result<Config, ConfigErrors> {
@@ -110,7 +106,6 @@ fn syntax_remedy(line: &str, message: &str) -> &'static str {
 pub(crate) struct Draft {
     pub runtime_dir: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
-    pub overcommit: Option<bool>,
     pub daemon: DaemonSection,
     pub api: ApiSection,
     pub device: Option<Device>,
@@ -137,7 +132,7 @@ pub(crate) struct TenantDraft {
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
     pub terms: TermsDraft,
-    pub isolation: IsolationDraft,
+    pub memory: MemoryDraft,
     pub overcommit: Option<bool>,
     /// `Some(None)`: not declared.
     pub demand: Option<Option<Demand>>,
@@ -152,7 +147,6 @@ impl Draft {
         Some(Config {
             runtime_dir: self.runtime_dir?,
             state_dir: self.state_dir?,
-            overcommit: self.overcommit?,
             daemon: self.daemon,
             api: self.api,
             device: self.device?,
@@ -173,7 +167,7 @@ impl TenantDraft {
     fn finish(self) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
-        let (isolation, memory) = self.isolation.finish()?;
+        let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
         let marks = TenantMarks {
             name: name.span(),
@@ -189,7 +183,6 @@ impl TenantDraft {
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
             terms: self.terms.finish()?,
-            isolation,
             memory,
             overcommit: self.overcommit?,
             demand: self.demand?,
@@ -214,10 +207,8 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let api_section = top.table(sink, "api", section::API_KEYS);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
-    let (drives, assigned) = drives::sections(sink, &top);
-    if drives.is_empty() && !assigned.is_empty() {
-        sink.whole("no drive is served: all are assigned to VMs", "this file needs no daemon, or add a drive for one");
-    } else if drives.is_empty() && top.lacks("device") {
+    let drives = drives::sections(sink, &top);
+    if drives.is_empty() && top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
     }
     let drive_section = view.find(sink, &drives);
@@ -230,11 +221,9 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let pollers = read_pollers(sink, &pollers_section, &mut marks).map(|pollers| view.share_cpus(pollers));
     let named = device.as_ref().is_some_and(|device| device.profile_named);
     let tenant_rules = TenantRules::of(policy.as_ref());
-    let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
         runtime_dir,
         state_dir,
-        overcommit,
         daemon,
         api,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
@@ -319,7 +308,6 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     marks.profile = section.mark("profile");
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
-    let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
     let nofail = section.is_drive() && or(sink, section, "nofail", false, boolean).unwrap_or_default();
     let layout_file = section.get(sink, "layout_file", absolute).map(Spanned::into_inner);
     if !has_layout(word) {
@@ -333,7 +321,6 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         profile: drive?,
         profile_named,
         queues: queues?,
-        queue_depth: queue_depth?,
         nofail,
         layout_file,
         wipe: wipe?,
@@ -390,7 +377,6 @@ fn read_backend(
         section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
     }
     let memory_backed = or(sink, section, "memory_backed", true, boolean);
-    let huge_pages = read_huge_pages(sink, section, word, marks);
     if !matches!(word, BackendWord::Block) {
         section.forbid(sink, "nvme_commands", "only a block device gets them through the kernel", "remove it");
     }
@@ -406,23 +392,10 @@ fn read_backend(
         BackendWord::File => Some(Backend::File { path: path?, create: create? }),
         BackendWord::Block => Some(Backend::Block { path: path?, nvme_commands: nvme_commands? }),
         BackendWord::Nvme => nvme,
-        BackendWord::Memory => Some(Backend::Memory { huge_pages: huge_pages? }),
+        BackendWord::Memory => Some(Backend::Memory),
         BackendWord::Null => Some(Backend::Null),
         BackendWord::Model => Some(Backend::Model { memory_backed: memory_backed? }),
     }
-}
-
-fn read_huge_pages(
-    sink: &mut Sink<'_>,
-    section: &Section<'_, '_>,
-    word: BackendWord,
-    marks: &mut Marks,
-) -> Option<bool> {
-    if !matches!(word, BackendWord::Memory) {
-        section.forbid(sink, "huge_pages", "only backend = \"memory\" can be made of them", "remove it");
-    }
-    marks.huge_pages = section.mark("huge_pages");
-    or(sink, section, "huge_pages", false, boolean)
 }
 
 /// What only a drive without the kernel has.
@@ -460,17 +433,12 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     marks.cpus = cpus.as_ref().map(Spanned::span);
     let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
     let idle_after = or(sink, section, "idle_after", Nanos(500_000_000), span_in(idle));
-    let first = span_in(DOORBELL_SCAN_MIN..=DOORBELL_SCAN_MAX);
-    let first = or(sink, section, "doorbell_scan", Nanos(1_000_000), first)?;
-    let at_most = first.max(Nanos(20_000_000));
-    let at_most = or(sink, section, "doorbell_scan_at_most", at_most, span_in(first..=DOORBELL_SCAN_MAX))?;
     Some(Pollers {
         layout: layout?,
         best_effort: best_effort?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
         first: 0,
-        doorbell_scan: DoorbellScan { first, at_most },
     })
 }
 
@@ -513,12 +481,12 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let lba_size = (or(sink, &section, "lba_size", LBA_BYTES, lba_size), section.mark("lba_size"));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
-    let isolation = read_isolation(sink, &section, tenants);
+    let memory = read_memory(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, &terms);
     let demand = read_demand(sink, &section);
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_size, queues, socket }
+    TenantDraft { span, name, size, offset, frontend, terms, memory, overcommit, demand, lba_size, queues, socket }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &TermsDraft) -> Option<bool> {

@@ -14,7 +14,7 @@ use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::demand::Demand;
 use crate::drives::{DEVICE_NAME, View};
 use crate::frontend::{Frontend, FrontendMarks, Serving};
-use crate::isolation::{Isolation, MemoryLimits};
+use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
@@ -30,8 +30,6 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// Where the layout of a block device is kept. Absolute.
     pub state_dir: PathBuf,
-    /// Serve tenants whose promises can't be kept.
-    pub overcommit: bool,
     /// Whom the daemon becomes.
     pub daemon: DaemonSection,
     /// Who may ask the API.
@@ -68,9 +66,11 @@ pub(crate) struct Marks {
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,
     pub size: Option<Range<usize>>,
-    pub huge_pages: Option<Range<usize>>,
     pub cpus: Option<Range<usize>>,
 }
+
+/// Entries of each HWQ, but where the drive has fewer.
+pub const HWQ_DEPTH: u16 = 1024;
 
 /// The drive that is shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +88,6 @@ pub struct Device {
     pub profile_named: bool,
     /// HWQs in all, 1 to 1024; `None`: as many as the pollers want.
     pub queues: Option<u16>,
-    /// Entries of each HWQ, 2 to 4096.
-    pub queue_depth: u16,
     /// The others are served without it where it can't be had at the start.
     pub nofail: bool,
     /// Where its layout is kept; `None`: beside an image, or in [`Config::state_dir`]. Absolute.
@@ -134,10 +132,7 @@ pub enum Backend {
         command_timeout: Nanos,
     },
     /// Memory of the daemon: empty at each start.
-    Memory {
-        /// It is in huge pages that the host has reserved, and which are taken at the start.
-        huge_pages: bool,
-    },
+    Memory,
     /// Nothing: writes vanish, reads leave the buffer as it is.
     Null,
     /// A drive model in real time over memory.
@@ -162,25 +157,6 @@ pub struct Pollers {
     pub idle_after: Nanos,
     /// How many pollers of other drives come before these on the same CPUs.
     pub first: usize,
-    /// How often a sleeping poller's mapped doorbells are looked at.
-    pub doorbell_scan: DoorbellScan,
-}
-
-/// How often the mapped doorbells of a poller that sleeps are looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DoorbellScan {
-    /// So often at first, from 10 µs to 1 s.
-    pub first: Nanos,
-    /// So seldom at most, from `first` to 1 s.
-    pub at_most: Nanos,
-}
-
-impl DoorbellScan {
-    /// From one look to the next, after the poller had nothing to do for `quiet`. Within the bounds it is a thousandth
-    /// of that: whoever was away for long waits a little longer, and an idle host seldom wakes up.
-    pub fn after(&self, quiet: Nanos) -> Nanos {
-        Nanos(quiet.0 / 1000).min(self.at_most).max(self.first)
-    }
 }
 
 /// How tenants are shared out to pollers.
@@ -210,8 +186,6 @@ pub struct Tenant {
     /// What it is promised and held to. A guaranteed one's target has a number; limits are empty unless the policy is
     /// `caps`, and the priority is medium unless it is `wrr` or `drr`.
     pub terms: Terms,
-    /// Whether it has a poller of its own whatever its class.
-    pub isolation: Isolation,
     /// How much memory its client may have mapped.
     pub memory: MemoryLimits,
     /// Serve it even if its promise can't be kept.
@@ -324,11 +298,6 @@ impl Config {
         tenants.chain(self.namespaces.iter().map(|it| (it.name.as_str(), it.size, &it.marks.name)))
     }
 
-    /// Whether the promise to a tenant may be one that can't be kept.
-    pub fn overcommits(&self, tenant: &Tenant) -> bool {
-        self.overcommit || tenant.overcommit
-    }
-
     /// Whether the drive was added while a daemon ran.
     pub fn is_added(&self) -> bool {
         self.marks.device.as_ref().is_some_and(|mark| mark.start >= self.view.declared_bytes)
@@ -371,8 +340,8 @@ impl Config {
         self.runtime_dir.join("api.sock")
     }
 
-    /// The token of the API's port, where the daemon makes it.
-    pub fn made_token_path(&self) -> PathBuf {
+    /// The token of the API's port.
+    pub fn token_path(&self) -> PathBuf {
         self.runtime_dir.join("token")
     }
 }
@@ -394,7 +363,6 @@ impl Tenant {
             offset: None,
             frontend: Frontend::VfioUser(Serving::USUAL),
             terms: Terms::best_effort(1),
-            isolation: Isolation::Shared,
             memory: MemoryLimits { max_memory: Size(0), max_maps: 0 },
             overcommit: false,
             demand: None,
@@ -424,7 +392,7 @@ impl Backend {
             Self::File { .. } => "file",
             Self::Block { .. } => "block",
             Self::Nvme { .. } => "nvme",
-            Self::Memory { .. } => "memory",
+            Self::Memory => "memory",
             Self::Null => "null",
             Self::Model { .. } => "model",
         }
@@ -434,13 +402,13 @@ impl Backend {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path, .. } => Some(path),
-            Self::Nvme { .. } | Self::Memory { .. } | Self::Null | Self::Model { .. } => None,
+            Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
         }
     }
 
     /// Whether what is on it is still there when the daemon has ended and comes again. The null drive has nothing.
     pub fn outlives_daemon(&self) -> bool {
-        !matches!(self, Self::Memory { .. } | Self::Model { .. })
+        !matches!(self, Self::Memory | Self::Model { .. })
     }
 
     /// Where it is: the path, or the PCI address.

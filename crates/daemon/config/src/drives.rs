@@ -11,7 +11,6 @@ use layout::{Layout, LayoutFile};
 use toml::de::DeTable;
 
 use crate::added::{self, AddedDrives};
-use crate::assigned::{self, AssignedDrive};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
 use crate::host::{HostReport, Survey};
@@ -114,11 +113,8 @@ fn name_of<'s>(drive: &'s Section<'_, '_>) -> Option<&'s str> {
     if drive.is_drive() { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
 }
 
-/// The sections of all drives that are served, `[device]` and then each `[[drive]]`; and of those that VMs have.
-pub(crate) fn sections<'t, 'i>(
-    sink: &mut Sink<'_>,
-    top: &Section<'t, 'i>,
-) -> (Vec<Section<'t, 'i>>, Vec<Section<'t, 'i>>) {
+/// The sections of all drives that are served, `[device]` and then each `[[drive]]`.
+pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
     let device = top.table(sink, "device", section::DEVICE);
     let words = Items {
         one: "drive",
@@ -134,8 +130,7 @@ pub(crate) fn sections<'t, 'i>(
         drive.label = named.unwrap_or(drive.label);
         drive
     });
-    let (assigned, served): (Vec<_>, Vec<_>) = drives.partition(AssignedDrive::is_meant);
-    ([device].into_iter().filter(|device| device.span.is_some()).chain(served).collect(), assigned)
+    [device].into_iter().filter(|device| device.span.is_some()).chain(drives).collect()
 }
 
 /// `[policy]` or `[pollers]` of a drive: its own, or else the top's.
@@ -161,8 +156,6 @@ pub struct Drives {
     pub each: Vec<Config>,
     /// Those.
     pub unplaced: Unplaced,
-    /// Drives that VMs have as a whole.
-    pub assigned: Vec<AssignedDrive>,
 }
 
 /// What comes with a drive whose opener hands it over.
@@ -263,7 +256,7 @@ impl Drives {
         let only = View { base_bytes: source.text.len(), ..View::only(text.len()) };
         let document = parse_document(&source)?;
         let mut all = Findings::default();
-        let Overview { names, unplaced, assigned } = look_over(&mut all, &source, document.get_ref(), text.len());
+        let Overview { names, unplaced } = look_over(&mut all, &source, document.get_ref(), text.len());
         if names.is_empty() {
             // It says what else is wrong.
             all.take(check::check(source.clone(), only.clone()));
@@ -286,7 +279,7 @@ impl Drives {
         all.finish(file)?;
         share_cpus(&mut each);
         let candidates = candidates.into_iter().map(|of_drive| of_drive.into_iter().flatten().collect());
-        Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() }, assigned })
+        Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() } })
     }
 
     /// # Errors
@@ -303,12 +296,8 @@ impl Drives {
         let file = self.each.first().map(|config| config.file().to_owned()).unwrap_or_default();
         let names: Vec<String> = self.each.iter().map(|config| config.device.name.clone()).collect();
         let is_it = |config: &Config| name.map_or(names.len() == 1, |name| name == config.device.name);
-        let is_of_vm = |name: &str| self.assigned.iter().any(|drive| drive.name == name);
         self.each.into_iter().find(is_it).ok_or_else(|| {
             let what = match name {
-                Some(name) if is_of_vm(name) => {
-                    format!("drive {name:?} is a VM's as a whole (passthrough): nobody else uses it")
-                }
                 Some(name) => format!("has no drive {:?}", section::clip(name)),
                 None => format!("has {} drives", names.len()),
             };
@@ -378,15 +367,13 @@ struct Overview {
     names: Vec<String>,
     /// Tenants that name no drive, where there are several.
     unplaced: Vec<String>,
-    assigned: Vec<AssignedDrive>,
 }
 
 fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared_bytes: usize) -> Overview {
     let mut sink = Sink::new(source);
     let top = check::top(document);
-    let (drives, of_vms) = sections(&mut sink, &top);
+    let drives = sections(&mut sink, &top);
     let names = drive_names(&mut sink, &drives, declared_bytes);
-    let assigned = assigned::read(&mut sink, &of_vms, &drives);
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let tenants = tenant_sections(&mut sink, &top);
     let namespaces = namespace::sections(&mut sink, &top);
@@ -395,26 +382,19 @@ fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared
     let of_namespaces = namespaces.iter().filter_map(|namespace| namespace.peek("name")).map(named("namespace"));
     rules::names(&mut sink, of_tenants.chain(of_namespaces));
     let mut unplaced = Vec::new();
-    let of_vms: Vec<&str> = assigned.iter().map(|drive| drive.name.as_str()).collect();
-    for tenant in tenants.iter().filter(|tenant| names_none(&mut sink, tenant, &known, &of_vms)) {
+    for tenant in tenants.iter().filter(|tenant| names_none(&mut sink, tenant, &known)) {
         unplaced.extend(tenant.peek("name").map(|(name, _)| name.to_owned()));
     }
     for namespace in &namespaces {
-        names_none(&mut sink, namespace, &known, &of_vms);
+        names_none(&mut sink, namespace, &known);
     }
     all.take(sink.finish());
-    Overview { names, unplaced, assigned }
+    Overview { names, unplaced }
 }
 
-/// Whether a disk could be on any of several drives. One that names a drive must name one that there is, and that is no
-/// VM's.
-fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str], of_vms: &[&str]) -> bool {
+/// Whether a disk could be on any of several drives. One that names a drive must name one that there is.
+fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str]) -> bool {
     match disk.get(sink, "drive", section::text) {
-        Some(drive) if of_vms.contains(&drive.get_ref().as_str()) => {
-            let what = format!("drive {:?} is a VM's as a whole: nobody else has anything there", drive.get_ref());
-            sink.at(&drive.span(), what, "name another drive, or take passthrough from that one");
-            false
-        }
         Some(drive) if !known.contains(&drive.get_ref().as_str()) => {
             let remedy = match nearest(drive.get_ref(), known) {
                 Some(meant) => format!("did you mean {meant:?}?"),
@@ -540,24 +520,5 @@ impl Findings {
         let mut problems = std::mem::take(&mut self.problems);
         problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
         if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), problems }) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_names_a_drive_that_a_vm_has_is_told_so() {
-        let text = "[[drive]]\nname = \"fast\"\nbackend = \"memory\"\nsize = \"16MiB\"\n\
-                    [[drive]]\nname = \"whole\"\nbackend = \"nvme\"\naddress = \"0000:03:00.0\"\npassthrough = \"vm\"\n\
-                    [policy]\nname = \"passthrough\"\n";
-        let told = |name: &str| {
-            let drives = Drives::parse(Path::new("ek.toml"), text, "").unwrap_or_else(|e| panic!("{e}"));
-            drives.one(Some(name)).expect_err("refused").to_string()
-        };
-        let of_vm = told("whole");
-        assert!(of_vm.contains("drive \"whole\" is a VM's as a whole") && of_vm.contains("fast"), "{of_vm}");
-        assert!(told("none").contains("has no drive \"none\""));
     }
 }

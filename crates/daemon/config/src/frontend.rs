@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use crate::config::Doorbells;
 use crate::problem::Sink;
-use crate::section::{Section, boolean, choice, integers, or, small_integer};
+use crate::section::{Section, boolean, choice, integers, or};
 
 /// What the guest sees.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -16,14 +16,7 @@ pub enum Frontend {
     /// A virtio-blk disk over vhost-user.
     VhostUserBlk(Serving),
     /// A block device of this host's.
-    Ublk(Serving, UblkOptions),
-}
-
-/// What only a block device of this host's has.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct UblkOptions {
-    /// Requests of each queue that the kernel hands over at a time, 1 to 4096.
-    pub queue_depth: u16,
+    Ublk(Serving),
 }
 
 /// How a disk is served.
@@ -68,8 +61,6 @@ const MODES: [(&str, Mode); 3] = [("adaptive", Mode::Adaptive), ("polling", Mode
 const VFIO_USER: &str = "vfio-user";
 const VHOST_USER_BLK: &str = "vhost-user-blk";
 const UBLK: &str = "ublk";
-/// The `queue_depth` of one that does not say.
-const UBLK_QUEUE_DEPTH: u16 = 128;
 const VFIO_SOCKET: &str = "cntrl";
 const VHOST_SOCKET: &str = "vhost.sock";
 
@@ -79,7 +70,7 @@ impl Frontend {
         match self {
             Self::VfioUser(_) => VFIO_USER,
             Self::VhostUserBlk(_) => VHOST_USER_BLK,
-            Self::Ublk(..) => UBLK,
+            Self::Ublk(_) => UBLK,
         }
     }
 
@@ -88,7 +79,7 @@ impl Frontend {
         match self {
             Self::VfioUser(_) => Some(VFIO_SOCKET),
             Self::VhostUserBlk(_) => Some(VHOST_SOCKET),
-            Self::Ublk(..) => None,
+            Self::Ublk(_) => None,
         }
     }
 
@@ -106,7 +97,7 @@ impl Frontend {
     /// How it is served.
     pub fn serving(&self) -> &Serving {
         match self {
-            Self::VfioUser(serving) | Self::VhostUserBlk(serving) | Self::Ublk(serving, _) => serving,
+            Self::VfioUser(serving) | Self::VhostUserBlk(serving) | Self::Ublk(serving) => serving,
         }
     }
 
@@ -175,10 +166,6 @@ pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> F
     let mark = |key: &str| section.entry(key).map(|(_, value)| value.span());
     let marks = FrontendMarks { threads: mark("threads"), mode: mark("mode"), cpus: mark("cpus") };
     let found = or(sink, section, "frontend", VFIO_USER, choice(&words, &[]));
-    if let Some(other) = found.filter(|found| *found != UBLK) {
-        let why = format!("it belongs to the ublk front end, and this tenant's is {other}");
-        section.forbid(sink, "queue_depth", &why, "remove it: the guest's driver says how deep its queues are");
-    }
     let (frontend, doorbells) = match found {
         Some(VFIO_USER) => {
             forbid_of_disks(sink, section);
@@ -191,8 +178,8 @@ pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> F
             section.forbid(sink, "doorbells", &why, "remove it, or write frontend = \"vfio-user\"");
             let serving = read_serving(sink, section);
             let frontend = if other == UBLK {
-                let options = read_ublk(sink, section);
-                serving.zip(options).map(|(serving, options)| Frontend::Ublk(serving, options))
+                forbid_of_clients(sink, section);
+                serving.map(Frontend::Ublk)
             } else {
                 serving.map(Frontend::VhostUserBlk)
             };
@@ -204,17 +191,15 @@ pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> F
 }
 
 /// A block device has neither a client with memory nor a socket.
-fn read_ublk(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<UblkOptions> {
+fn forbid_of_clients(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     for key in ["max_memory", "max_maps"] {
         let why = "a block device of this host's has no client whose memory would be mapped";
-        section.forbid(sink, key, why, "remove it; queues and queue_depth say how much memory its data takes");
+        section.forbid(sink, key, why, "remove it; queues says how much memory its data takes");
     }
     for key in ["socket_user", "socket_group", "socket_mode"] {
         let why = "a block device of this host's has no socket";
         section.forbid(sink, key, why, "remove it, and say who may open the device by a udev rule");
     }
-    let queue_depth = or(sink, section, "queue_depth", UBLK_QUEUE_DEPTH, small_integer(1..=4096))?;
-    Some(UblkOptions { queue_depth })
 }
 
 fn read_doorbells(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Doorbells> {

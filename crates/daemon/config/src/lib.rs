@@ -15,6 +15,7 @@
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `drives` | a file of several drives: what each has of it, and tenants that are to be placed on one |
+//! | `memory` | how much memory a tenant's client may have mapped |
 //! | `look`, `missing` | which drives are there; what is known of those that are not and need not be |
 //! | `added` | drives that were added while a daemon ran |
 //! | `assigned` | drives that a VM has as a whole |
@@ -23,7 +24,6 @@
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `namespace` | disks that are parts of tenants' controllers |
 //! | `blocks` | disks' blocks beside their drive's |
-//! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
 //! | `same_drive` | one drive that is found twice |
@@ -46,8 +46,8 @@ mod demand;
 mod drives;
 mod frontend;
 mod host;
-mod isolation;
 mod look;
+mod memory;
 mod missing;
 mod namespace;
 mod nearest;
@@ -67,23 +67,23 @@ mod terms;
 
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
-pub use assigned::{AssignedDrive, Assignment, Assignments};
+pub use assigned::{Assignment, Assignments};
 pub use blocks::LBA_BYTES;
 pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
 pub use config::{
-    Backend, Config, DEVICE_DIR, Device, DoorbellScan, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened,
+    Backend, Config, DEVICE_DIR, Device, Doorbells, HWQ_DEPTH, PollerLayout, Pollers, Tenant, WipeBy, read_opened,
     read_text,
 };
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};
-pub use frontend::{Frontend, Mode, Serving, Threads, UblkOptions};
+pub use frontend::{Frontend, Mode, Serving, Threads};
 pub use host::{
     AllowedCpus, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, drive_id, in_use, layout_of_nvme,
     mark_image, nvme_character_device,
 };
-pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;
+pub use memory::MemoryLimits;
 pub use missing::{Absent, Missing};
 pub use namespace::{Attachment, NSIDS, Namespace};
 pub use plan::{Home, Poller, Serves};

@@ -79,12 +79,11 @@ impl Drives {
             let absent = config.device.nofail.then(|| config.clone());
             let can_be_missing = has_others && config.device.name != DEVICE_NAME && absent.is_none();
             let or_nofail = |errors: ConfigErrors| if can_be_missing { errors.or(OR_NOFAIL) } else { errors };
-            let looked = Found::look(config).map_err(or_nofail).and_then(|mut drive| {
+            let looked = Found::look(config).map_err(or_nofail).and_then(|drive| {
                 refuse_one_drive_twice(&there, &missing, &drive)?;
                 // Another drive's layout has that one's names, too.
                 let of_this = || drive.config.refuse_layout(&drive.host.device, drive.layout());
                 refuse_one_name_twice(&there, &drive).or_else(|twice| of_this().and(Err(twice)))?;
-                drive.check_huge_pages(there.iter().map(|it| &it.drive.config))?;
                 // Of a drive that must be there it is told beside what else its tenants contradict.
                 if absent.is_some() { drive.refuse_content().map(|()| drive) } else { Ok(drive) }
             });

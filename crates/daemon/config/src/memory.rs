@@ -1,21 +1,10 @@
-//! What keeps a tenant from its neighbours: whether it shares a poller, and how much memory its client may have mapped.
+//! How much memory a tenant's client may have mapped.
 
 use io_model::units::Size;
-use toml::Spanned;
 
 use crate::check::Draft;
 use crate::problem::Sink;
-use crate::section::{Section, choice, integer, or, size};
-
-/// Whom a tenant shares its poller with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Isolation {
-    /// Others, where the layout of the pollers says so.
-    #[default]
-    Shared,
-    /// Nobody: what its client does to its own memory holds up no other tenant.
-    OwnPoller,
-}
+use crate::section::{Section, integer, or, size};
 
 /// How much memory a tenant's client may have mapped at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,18 +33,13 @@ impl MemoryLimits {
     }
 }
 
-pub(crate) struct IsolationDraft {
-    pub isolation: Option<Spanned<Isolation>>,
+/// [`MemoryLimits`] as far as they could be read.
+pub(crate) struct MemoryDraft {
     pub max_memory: Option<Size>,
     pub max_maps: Option<u32>,
 }
 
-pub(crate) fn read_isolation(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenants: usize) -> IsolationDraft {
-    let words = [("shared", Isolation::Shared), ("own-poller", Isolation::OwnPoller)];
-    let isolation = match section.has("isolation") {
-        true => section.get(sink, "isolation", choice(&words, &[])),
-        false => Some(Spanned::new(0..0, Isolation::Shared)),
-    };
+pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenants: usize) -> MemoryDraft {
     let MemoryLimits { max_memory, max_maps } = MemoryLimits::default_among(tenants);
     let found = or(sink, section, "max_memory", max_memory, size);
     let least = Size(1 << 20);
@@ -65,49 +49,30 @@ pub(crate) fn read_isolation(sink: &mut Sink<'_>, section: &Section<'_, '_>, ten
         let remedy = format!("write at least the memory of the tenant's guest, and no less than \"{least}\"");
         sink.at(&value.span(), format!("max_memory is {}", found.unwrap_or_default()), remedy);
     }
-    IsolationDraft {
-        isolation,
-        max_memory: found,
-        max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)),
-    }
+    MemoryDraft { max_memory: found, max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)) }
 }
 
-impl IsolationDraft {
-    pub fn finish(self) -> Option<(Isolation, MemoryLimits)> {
-        let limits = MemoryLimits { max_memory: self.max_memory?, max_maps: self.max_maps? };
-        Some((self.isolation?.into_inner(), limits))
-    }
-
-    pub fn is_alone(&self) -> bool {
-        self.isolation.as_ref().is_some_and(|isolation| *isolation.get_ref() == Isolation::OwnPoller)
+impl MemoryDraft {
+    pub fn finish(self) -> Option<MemoryLimits> {
+        Some(MemoryLimits { max_memory: self.max_memory?, max_maps: self.max_maps? })
     }
 }
 
 /// What the process has is enough for all of them.
 pub(crate) fn check_sums(sink: &mut Sink<'_>, draft: &Draft) {
-    let all = |of: fn(&IsolationDraft) -> Option<u64>| {
-        draft.tenants.iter().filter_map(|tenant| of(&tenant.isolation)).map(u128::from).sum::<u128>()
+    let all = |of: fn(&MemoryDraft) -> Option<u64>| {
+        draft.tenants.iter().filter_map(|tenant| of(&tenant.memory)).map(u128::from).sum::<u128>()
     };
-    let memory = all(|isolation| isolation.max_memory.map(|size| size.0));
+    let memory = all(|limits| limits.max_memory.map(|size| size.0));
     if memory > ALL_MEMORY.0.into() {
         let what = format!("the tenants' max_memory add up to {} TiB, {ALL_MEMORY} is the most", memory >> 40);
         sink.whole(what, "lower max_memory for some, to the memory of their guests");
     }
-    let maps = all(|isolation| isolation.max_maps.map(u64::from));
+    let maps = all(|limits| limits.max_maps.map(u64::from));
     if maps > ALL_MAPS.into() {
         sink.whole(
             format!("the tenants' max_maps add up to {maps}, {ALL_MAPS} is the most"),
             "lower max_maps for some: a virtual machine needs two dozen",
         );
-    }
-}
-
-/// A poller of its own can be had by who wants one.
-pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
-    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.needs_one_poller()) else { return };
-    for tenant in draft.tenants.iter().filter(|tenant| tenant.isolation.is_alone()) {
-        let span = tenant.isolation.isolation.as_ref().map(Spanned::span);
-        let what = format!("{} serves all tenants by one poller, and this one is to have its own", policy.in_words());
-        sink.maybe_at(span.as_ref(), what, "write isolation = \"shared\", or choose another policy");
     }
 }

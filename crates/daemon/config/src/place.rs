@@ -95,7 +95,7 @@ impl Config {
                 self.plan_layout(recorded.device(), Some(recorded)).map(drop)
             }
             // It is empty then.
-            (Backend::Memory { .. } | Backend::Null | Backend::Model { .. }, ..) => {
+            (Backend::Memory | Backend::Null | Backend::Model { .. }, ..) => {
                 self.plan_layout(&self.of_no_file().device, None).map(drop)
             }
             _ => Ok(()),
@@ -152,7 +152,7 @@ impl Config {
             }
             Backend::File { .. } => Some(LayoutFile::beside(device)),
             Backend::Block { .. } | Backend::Nvme { .. } => Some(LayoutFile::in_directory(&self.state_dir, device)),
-            Backend::Memory { .. } | Backend::Null | Backend::Model { .. } => None,
+            Backend::Memory | Backend::Null | Backend::Model { .. } => None,
         }
     }
 }

@@ -6,7 +6,6 @@ use policy::Settings;
 
 use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
-use crate::isolation::Isolation;
 
 /// VQs of an NVMe tenant: a guest has about as many I/O queues as vCPUs; four and the admin queue is the usual case.
 const NVME_VQS: u16 = 5;
@@ -51,16 +50,13 @@ pub enum Home {
 /// What a tenant's pollers depend on.
 pub(crate) struct Load<'a> {
     pub guaranteed: bool,
-    /// It wants a poller of its own, whatever the layout.
-    pub alone: bool,
     pub frontend: &'a Frontend,
     pub queues: u16,
 }
 
 impl<'a> From<&'a Tenant> for Load<'a> {
     fn from(tenant: &'a Tenant) -> Self {
-        let alone = tenant.isolation == Isolation::OwnPoller;
-        Self { guaranteed: tenant.is_guaranteed(), alone, frontend: &tenant.frontend, queues: tenant.queues }
+        Self { guaranteed: tenant.is_guaranteed(), frontend: &tenant.frontend, queues: tenant.queues }
     }
 }
 
@@ -76,12 +72,11 @@ impl Tenant {
 
 impl Load<'_> {
     fn home(&self, policy: Option<&Settings>, pollers: &Pollers) -> Home {
-        let needs_one = policy.is_some_and(Settings::needs_one_poller);
         let gives_own = policy.is_none_or(|policy| policy.kind().gives_own_pollers());
         let by_layout = self.guaranteed && gives_own && pollers.layout == PollerLayout::PerGuaranteed;
         match self.frontend.threads() {
             Threads::Dedicated | Threads::PerQueue => Home::Own,
-            Threads::Shared if !needs_one && (self.alone || by_layout) => Home::Alone,
+            Threads::Shared if by_layout => Home::Alone,
             Threads::Shared => Home::Shared,
         }
     }
@@ -93,7 +88,7 @@ fn shared_pollers(policy: Option<&Settings>, pollers: &Pollers) -> usize {
     if needs_one || pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
 }
 
-/// The pollers in three parts: for each guaranteed tenant or one that wants to be alone, for all others, tenants' own.
+/// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
     let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
     let several = shared_pollers(policy, pollers);

@@ -12,7 +12,7 @@ use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, Device, PollerLayout};
 use crate::demand::DemandLoad;
 use crate::frontend::{Frontend, Mode, Serving, Threads};
-use crate::isolation;
+use crate::memory;
 use crate::namespace;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
@@ -27,7 +27,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     check_each(sink, draft);
     room(sink, draft);
     overlaps(sink, &draft.tenants);
-    isolation::check_sums(sink, draft);
+    memory::check_sums(sink, draft);
     namespace::check(sink, draft);
     let plan = pollers(draft).unwrap_or_default();
     let few = poller_total(sink, &plan);
@@ -52,7 +52,6 @@ pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
     steps(sink, draft);
     sockets(sink, draft);
     own_threads(sink, draft);
-    isolation::check_each(sink, draft);
 }
 
 /// No two disks have one name. `named`: what each is, its name, and where that stands.
@@ -177,7 +176,6 @@ fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
     let usual = Frontend::VfioUser(Serving::USUAL);
     let loads = draft.tenants.iter().map(|tenant| Load {
         guaranteed: tenant.terms.class.is_some_and(Class::is_guaranteed),
-        alone: tenant.isolation.is_alone(),
         frontend: tenant.frontend.frontend.as_ref().unwrap_or(&usual),
         queues: tenant.queues.unwrap_or(1),
     });
@@ -239,7 +237,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
         any = true;
         // A drive that the file names is planned for, and a promise that it can't keep refused. Memory and null have no
         // latency to compare with.
-        let guessed = draft.drive_assumed && !matches!(device.backend, Backend::Memory { .. } | Backend::Null);
+        let guessed = draft.drive_assumed && !matches!(device.backend, Backend::Memory | Backend::Null);
         let alone = device.profile.figures().map(|figures| figures.alone_latency);
         if let Some(alone) = alone.filter(|alone| guessed && target < *alone) {
             let what = format!(

@@ -48,7 +48,7 @@ pub const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
 /// Threads of a workload.
 pub const THREADS: std::ops::RangeInclusive<u32> = 1..=1024;
 
-/// Reads `rw`, `rwmixread`, `bs` or `bssplit`, and `size`.
+/// Reads `rw`, `rwmixread`, `bs` (one size, or several as fio's `bssplit` has them) or `bssplit`, and `size`.
 pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
     // Reads in 100 (`None`: as rwmixread says), and whether they go anywhere.
     let words = [
@@ -75,8 +75,9 @@ pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
     let block_sizes = if section.has("bssplit") {
         or(sink, section, "bssplit", default, split)
     } else {
-        or(sink, section, "bs", default, |value| {
-            Ok(vec![BlockSize { bytes: block(&text_or_number(value)?)?, weight: 1 }])
+        or(sink, section, "bs", default, |value| match text_or_number(value)? {
+            several if several.contains(['/', ':']) => split(value),
+            one => Ok(vec![BlockSize { bytes: block(&one)?, weight: 1 }]),
         })
     };
     let working_set = or(sink, section, "size", None, |value| fio_size(&text_or_number(value)?).map(Some));

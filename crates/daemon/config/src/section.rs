@@ -44,21 +44,10 @@ pub(crate) const DAEMON: Schema = &[
     ("[tenant.demand]", DEMAND),
     ("[[namespace]]", NAMESPACE),
 ];
-pub(crate) const TOP: &[&str] = &[
-    "runtime_dir",
-    "state_dir",
-    "overcommit",
-    "daemon",
-    "api",
-    "device",
-    "drive",
-    "policy",
-    "pollers",
-    "tenant",
-    "namespace",
-];
-pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
-pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants", "listen", "token_file"];
+pub(crate) const TOP: &[&str] =
+    &["runtime_dir", "state_dir", "daemon", "api", "device", "drive", "policy", "pollers", "tenant", "namespace"];
+pub(crate) const DAEMON_KEYS: &[&str] = &["user"];
+pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants", "listen"];
 pub(crate) const DEVICE: &[&str] = &[
     "backend",
     "path",
@@ -66,11 +55,9 @@ pub(crate) const DEVICE: &[&str] = &[
     "create",
     "profile",
     "queues",
-    "queue_depth",
     "layout_file",
     "wipe",
     "memory_backed",
-    "huge_pages",
     "nvme_commands",
     "address",
     "nsid",
@@ -78,7 +65,7 @@ pub(crate) const DEVICE: &[&str] = &[
 ];
 /// Those of a device, and what one of several has beside. In this order they are exported.
 pub(crate) const DRIVE: &[&str] =
-    &joined::<{ DEVICE.len() + 5 }>(&[&["name"], DEVICE, &["passthrough", "nofail", "policy", "pollers"]]);
+    &joined::<{ DEVICE.len() + 4 }>(&[&["name"], DEVICE, &["nofail", "policy", "pollers"]]);
 
 const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
@@ -117,8 +104,7 @@ pub const POLICY: &[&str] = &[
     "low_weight",
     "arbitration_burst",
 ];
-pub(crate) const POLLERS: &[&str] =
-    &["layout", "best_effort", "cpus", "idle_after", "doorbell_scan", "doorbell_scan_at_most"];
+pub(crate) const POLLERS: &[&str] = &["layout", "best_effort", "cpus", "idle_after"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
     "drive",
@@ -128,7 +114,6 @@ pub(crate) const TENANT: &[&str] = &[
     "class",
     "latency_target",
     "latency_percentile",
-    "isolation",
     "max_memory",
     "max_maps",
     "overcommit",
@@ -147,7 +132,6 @@ pub(crate) const TENANT: &[&str] = &[
     "lba_size",
     "doorbells",
     "queues",
-    "queue_depth",
     "threads",
     "mode",
     "cpus",
@@ -160,12 +144,10 @@ pub(crate) const TENANT: &[&str] = &[
 /// How a tenant's guest reaches its disk: nobody may be attached while these change.
 pub(crate) const FRONT_END: &[&str] = &[
     "frontend",
-    "isolation",
     "max_memory",
     "max_maps",
     "doorbells",
     "queues",
-    "queue_depth",
     "threads",
     "mode",
     "cpus",
@@ -177,7 +159,7 @@ pub(crate) const FRONT_END: &[&str] = &[
 
 pub(crate) const NAMESPACE: &[&str] = &["name", "size", "drive", "nsid", "tenants", "read_only", "shared", "lba_size"];
 
-pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
+pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "numjobs", "iodepth", "rate_iops"];
 
 /// One table, or its absence (then every key is missing).
 #[derive(Clone)]

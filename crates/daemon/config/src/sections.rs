@@ -219,13 +219,12 @@ impl Sections {
         changes(&self.head_by_name(), &next.head_by_name(), "", &|key, _| (!is_policy(key)).then_some(START_AGAIN))
     }
 
-    /// The head with each drive that is served under its name: the daemon has nothing to do with those of VMs.
+    /// The head with each drive under its name.
     fn head_by_name(&self) -> Table {
         let mut head = self.head.clone();
         if let Some(Value::Array(drives)) = head.remove("drive") {
             let named = |drive: Value| Some((name(drive.as_table()?)?.to_owned(), drive));
-            let is_served = |drive: &Value| drive.get("passthrough").is_none();
-            let drives: Table = drives.into_iter().filter(is_served).filter_map(named).collect();
+            let drives: Table = drives.into_iter().filter_map(named).collect();
             head.insert("drive".to_owned(), drives.into());
         }
         head
@@ -406,7 +405,7 @@ fn default_of(key: &str, table: &Table) -> Option<&'static str> {
         "frontend" => "vfio-user",
         "class" => "best-effort",
         "weight" if is_best_effort => "1",
-        "isolation" | "threads" => "shared",
+        "threads" => "shared",
         "priority" => "medium",
         "overcommit" | "read_only" | "shared" => "false",
         "doorbells" => "mapped",
@@ -416,7 +415,6 @@ fn default_of(key: &str, table: &Table) -> Option<&'static str> {
             [Some("vhost-user-blk"), Some("client")] => "42",
             _ => "64",
         },
-        "queue_depth" => "128",
         "lba_size" => "512",
         "burst" => "0",
         _ => return None,
@@ -506,16 +504,9 @@ mod tests {
         assert_eq!(disk_meanwhile(DiskKind::Tenant, &old, &new, false), new);
         let (one, mut other) = (sections(""), sections(""));
         assert_eq!(one.head_changes(&other), []);
-        other.head.insert("overcommit".into(), Value::Boolean(true));
         other.head.insert("pollers".into(), Value::Table(Table::from_iter([("cpus".into(), Value::from(vec![1]))])));
         let found = words(&one.head_changes(&other));
-        assert_eq!(found, ["overcommit false true later", "pollers.cpus - [1] later"]);
-
-        let (mut none, mut of_vm) = (sections(""), sections(""));
-        let drive = [("name", "whole"), ("passthrough", "vm")].map(|(key, value)| (key.to_owned(), value.into()));
-        of_vm.head.insert("drive".into(), vec![Value::Table(drive.into_iter().collect())].into());
-        none.head.insert("drive".into(), Vec::<Value>::new().into());
-        assert_eq!(none.head_changes(&of_vm), [], "it is served neither now nor later");
+        assert_eq!(found, ["pollers.cpus - [1] later"]);
     }
 
     const TWO: &str = "[[tenant]]\nname = \"db\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"web\"\nsize = \"4MiB\"\n";

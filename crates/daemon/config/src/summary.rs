@@ -25,8 +25,6 @@ pub struct Summary {
     pub device: DeviceSummary,
     /// The policy and its parameters.
     pub policy: PolicySummary,
-    /// Tenants are served whose promises can't be kept.
-    pub overcommit: bool,
     /// The pollers that will run; each is a thread.
     pub pollers: Vec<PollerSummary>,
     /// In the file's order.
@@ -65,8 +63,6 @@ pub struct DeviceSummary {
     pub profile: String,
     /// HWQs, if the file says.
     pub queues: Option<u16>,
-    /// Entries of each HWQ.
-    pub queue_depth: u16,
 }
 
 /// The policy and its parameters; each policy has some of them.
@@ -199,10 +195,8 @@ impl Summary {
                 to_create: host.to_create,
                 profile: config.device.profile.name(),
                 queues: config.device.queues,
-                queue_depth: config.device.queue_depth,
             },
             policy: PolicySummary::new(&config.policy),
-            overcommit: config.overcommit,
             pollers: pollers.iter().map(|poller| PollerSummary::new(config, poller)).collect(),
             tenants: config.tenants.iter().filter_map(|tenant| TenantSummary::new(prepared, tenant)).collect(),
             namespaces: config.namespaces.iter().filter_map(|it| NamespaceSummary::new(prepared, it)).collect(),
@@ -318,7 +312,7 @@ impl TenantSummary {
             floor: floor.in_words(),
             weight: class.weight(),
             priority: prepared.config.policy.kind().has_priorities().then(|| priority.name()),
-            overcommit: tenant.is_promised() && prepared.config.overcommits(tenant),
+            overcommit: tenant.is_promised() && tenant.overcommit,
             demand: tenant.demand.as_ref().map(Demand::to_string),
             limits: limits.in_words(),
             offset_bytes: placement.offset_bytes(),

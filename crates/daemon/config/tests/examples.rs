@@ -73,7 +73,7 @@ fn classes() {
     let expected =
         ["reads, 4KiB, 4 in flight", "70 % reads, 4KiB/80 16KiB/20, 20k a second", "reads, 64KiB, 32 in flight"];
     assert_eq!(demands, expected);
-    assert!(config.device.profile_named && !config.overcommit);
+    assert!(config.device.profile_named);
     assert_eq!(config.poller_plan().len(), 1, "the policy sees all of them");
 }
 

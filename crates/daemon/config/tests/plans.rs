@@ -131,16 +131,6 @@ fn threads_of_a_file_have_an_end() {
 }
 
 #[test]
-fn a_tenant_that_wants_to_be_alone_is() {
-    let tenants = |layout: &str| {
-        let all = [tenant("a", ""), tenant("b", "isolation = \"own-poller\""), tenant("c", GUARANTEED)];
-        plan(&format!("{PASSTHROUGH}[pollers]\nlayout = \"{layout}\"\n{}", all.concat()))
-    };
-    assert_eq!(tenants("shared"), ["b[0..2] adaptive", "a[0..2]+c[0..2] adaptive"]);
-    assert_eq!(tenants("per-guaranteed"), ["b[0..2] adaptive", "c[0..2] adaptive", "a[0..2] adaptive"]);
-}
-
-#[test]
 fn a_client_has_memory_for_a_virtual_machine_and_many_clients_share_what_there_is() {
     let limits = |tenants: usize| config::MemoryLimits::default_among(tenants);
     assert_eq!((limits(1).max_memory.0, limits(1).max_maps), (256 << 30, 128));
@@ -157,7 +147,7 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
         tenant("a", ""),
         tenant("b", ""),
         tenant("c", VHOST),
-        tenant("alone", "isolation = \"own-poller\""),
+        tenant("alone", "threads = \"dedicated\""),
         tenant("wide", &format!("{VHOST}threads = \"per-queue\"")),
     ]
     .concat();
@@ -165,9 +155,9 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
     let spread = |policy: String| plan(&(policy + "best_effort = 2\n" + &tenants));
     let wanted = [
         "db[0..2] adaptive on 1",
-        "alone[0..2] adaptive on 2",
-        "a[0..2]+c[0..2] adaptive on 3",
-        "b[0..2] adaptive on 4",
+        "a[0..2]+c[0..2] adaptive on 2",
+        "b[0..2] adaptive on 3",
+        "alone[0..2] adaptive",
         "wide[0..1] adaptive",
         "wide[1..2] adaptive",
     ];
@@ -176,9 +166,9 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
     }
     // Where all are in one order, a guaranteed tenant is among them.
     let together = [
-        "alone[0..2] adaptive on 1",
-        "db[0..2]+b[0..2] adaptive on 2",
-        "a[0..2]+c[0..2] adaptive on 3",
+        "db[0..2]+b[0..2] adaptive on 1",
+        "a[0..2]+c[0..2] adaptive on 2",
+        "alone[0..2] adaptive",
         "wide[0..1] adaptive",
         "wide[1..2] adaptive",
     ];

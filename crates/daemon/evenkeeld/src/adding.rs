@@ -309,9 +309,7 @@ impl Owner {
                 (Some(file), HandedOver::File(file))
             }
             (Backend::Nvme { .. }, HandedIn::Nvme(surveyed)) => (None, HandedOver::Nvme(&surveyed.survey)),
-            (Backend::Memory { .. } | Backend::Null | Backend::Model { .. }, HandedIn::Nothing) => {
-                (None, HandedOver::Nothing)
-            }
+            (Backend::Memory | Backend::Null | Backend::Model { .. }, HandedIn::Nothing) => (None, HandedOver::Nothing),
             (backend, _) => return Err(no_descriptors(backend.name())),
         };
         let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why));

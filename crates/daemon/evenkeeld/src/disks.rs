@@ -520,7 +520,7 @@ impl ServedDrive {
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             latency_percentile: class.promise().map(|(_, percentile)| percentile.percent()),
             floor: tenant.terms.floor.in_words(),
-            overcommit: tenant.is_promised() && self.config.overcommits(tenant),
+            overcommit: tenant.is_promised() && tenant.overcommit,
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config.reached_at(tenant).display().to_string()),

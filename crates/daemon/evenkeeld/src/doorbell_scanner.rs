@@ -4,8 +4,8 @@
 //! size nobody can change. Guest memory is not, since its owner could make whoever looks at it wait, and with it every
 //! poller that wants the lock.
 //! Each sleeping poller leaves a list of its doorbells here; one thread looks at them and wakes the poller whose
-//! doorbell moved. How often, is each poller's own: the longer it has had nothing to do, the more seldom, within
-//! [bounds](DoorbellScan). A neighbour that is never calm changes neither.
+//! doorbell moved. [How often](period) is each poller's own: the longer it has had nothing to do, the more seldom. A
+//! neighbour that is never calm changes neither.
 //!
 //! To wake up costs more (10 to 45 µs on a virtual machine) than to look. So pollers are looked at together: each a
 //! little too early, none too late. An idle host wakes up as often as one poller needs it, however many there are, and
@@ -14,7 +14,6 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use config::DoorbellScan;
 use confine::ThreadKind;
 use guest_memory::MappedU32;
 use io_model::Nanos;
@@ -26,6 +25,16 @@ use crate::{panics, threads};
 /// Doorbells, each with the value that its poller last acted on.
 pub type Doorbells = Vec<(MappedU32, u32)>;
 
+/// How often a sleeping poller is looked at to begin with, and how seldom at most.
+const FIRST: Nanos = Nanos::from_millis(1);
+const AT_MOST: Nanos = Nanos::from_millis(20);
+
+/// From one look to the next, after a poller had nothing to do for `quiet`: a thousandth of that, within the bounds.
+/// Whoever was away for long waits a little longer, and an idle host seldom wakes up.
+pub fn period(quiet: Nanos) -> Nanos {
+    Nanos(quiet.0 / 1000).clamp(FIRST, AT_MOST)
+}
+
 /// A poller that sleeps.
 pub struct Sleeper {
     /// Its number.
@@ -34,8 +43,6 @@ pub struct Sleeper {
     pub waker: Arc<PollerWaker>,
     /// What is looked at.
     pub doorbells: Doorbells,
-    /// How often.
-    pub pace: DoorbellScan,
     /// When it had something to do for the last time.
     pub last_progress: Nanos,
     /// When its doorbells were looked at for the last time.
@@ -44,7 +51,7 @@ pub struct Sleeper {
 
 impl Sleeper {
     fn period(&self, now: Nanos) -> Nanos {
-        self.pace.after(now - self.last_progress)
+        period(now - self.last_progress)
     }
 
     /// Looks, unless less than half of its time is over: from then on it is looked at whenever somebody is, so that
@@ -150,11 +157,9 @@ mod tests {
     use super::*;
     use guest_memory::Mapping;
 
-    const PACE: DoorbellScan = DoorbellScan { first: Nanos::from_millis(1), at_most: Nanos::from_millis(20) };
-
     fn sleeper(poller: usize, last_progress: Nanos, looked: Nanos) -> Sleeper {
         let waker = Arc::new(PollerWaker::new().unwrap());
-        Sleeper { poller, waker, doorbells: Vec::new(), pace: PACE, last_progress, looked }
+        Sleeper { poller, waker, doorbells: Vec::new(), last_progress, looked }
     }
 
     /// When each is looked at from `start` to `end`, as by a thread that is woken in time.
@@ -202,7 +207,7 @@ mod tests {
         let (wakes, looks) = looks(&mut sleepers, start, start + Nanos::from_millis(1_000));
         assert!(looks[&0].len() >= 999 && wakes <= looks[&0].len() + 1, "{wakes} wake-ups");
         assert!((50..=100).contains(&looks[&1].len()), "{}", looks[&1].len());
-        assert!(longest(&looks[&1]) <= PACE.at_most);
+        assert!(longest(&looks[&1]) <= AT_MOST);
     }
 
     #[test]
@@ -212,11 +217,11 @@ mod tests {
         for poller in 0..64 {
             sleepers.add(sleeper(poller, Nanos(0), start + Nanos(poller as u64 * 310_000)));
         }
-        let start = start + PACE.at_most;
+        let start = start + AT_MOST;
         let (wakes, looks) = looks(&mut sleepers, start, start + Nanos::from_millis(1_000));
         assert!(wakes <= 55, "{wakes} wake-ups");
         for times in looks.values() {
-            assert!(longest(times) <= PACE.at_most);
+            assert!(longest(times) <= AT_MOST);
         }
     }
 
@@ -227,7 +232,7 @@ mod tests {
         sleepers.add(sleeper(0, Nanos(0), start));
         sleepers.look(start);
         assert!(sleepers.add(sleeper(1, start, start + Nanos(1))), "the thread is woken");
-        assert_eq!(sleepers.look(start + Nanos(2)), Some(start + Nanos(1) + PACE.first));
+        assert_eq!(sleepers.look(start + Nanos(2)), Some(start + Nanos(1) + FIRST));
         sleepers.of.retain(|sleeper| sleeper.poller != 1);
         assert!(!sleepers.add(sleeper(1, start, start + Nanos(3))), "it wakes up in time");
     }

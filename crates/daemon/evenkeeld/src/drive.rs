@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
 use backend_nvme::{LastHealth, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
-use config::{Config, ConfigErrors};
+use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
 use policy::{PolicyConfig, PollerShape};
 use poller::{Board, Poller};
@@ -290,7 +290,7 @@ impl Drive for UringDrive {
 pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> Result<Box<dyn AnyDrive>> {
     Ok(match &config.device.backend {
         config::Backend::Null => Box::new(NullDrive::new(size_bytes)),
-        config::Backend::Memory { huge_pages } => Box::new(in_memory(config, *huge_pages, size_bytes)?),
+        config::Backend::Memory => Box::new(MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error))?),
         config::Backend::Model { memory_backed: false } => {
             Box::new(ModelDrive::without_content(profile.clone(), size_bytes))
         }
@@ -306,14 +306,6 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
             Box::new(nvme_drive::open(&config.device.name, address, *nsid, *command_timeout)?)
         }
     })
-}
-
-/// A drive in memory, as its configuration has it.
-fn in_memory(config: &Config, huge_pages: bool, size_bytes: u64) -> Result<MemoryDrive, ConfigErrors> {
-    match huge_pages {
-        true => MemoryDrive::in_huge_pages(size_bytes).map_err(|error| config.no_huge_pages(error)),
-        false => MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error)),
-    }
 }
 
 /// A drive as whoever adds it hands it over.

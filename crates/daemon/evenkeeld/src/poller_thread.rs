@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use config::{DoorbellScan, Mode};
+use config::Mode;
 use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 
 use crate::clock::Clock;
 use crate::cpu_waits::CountedPoller;
-use crate::doorbell_scanner::{DoorbellScanner, Doorbells, Sleeper};
+use crate::doorbell_scanner::{self, DoorbellScanner, Doorbells, Sleeper};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
@@ -97,8 +97,6 @@ pub struct Behaviour {
     pub mode: Mode,
     /// Sleep after this long without I/O, unless the mode says otherwise.
     pub idle_after: Nanos,
-    /// While asleep, how often to look for requests that nobody announces.
-    pub doorbell_scan: DoorbellScan,
     /// Give the CPU away between looks: for pollers that share one.
     pub naps: bool,
 }
@@ -397,7 +395,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     /// When to look for requests of clients that never kick. They must not keep us from sleeping.
     fn next_look(&mut self, now: Nanos) -> Nanos {
         let polled = self.poller.sources_mut().any(|(_, front_end)| front_end.is_polled());
-        if polled { now + self.behaviour.doorbell_scan.after(now - self.poller.last_progress()) } else { Nanos::MAX }
+        if polled { now + doorbell_scanner::period(now - self.poller.last_progress()) } else { Nanos::MAX }
     }
 
     /// Whether nothing is in flight, or what is would end a sleep.
@@ -439,7 +437,6 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                     poller: self.number,
                     waker: Arc::clone(&self.waker),
                     doorbells,
-                    pace: self.behaviour.doorbell_scan,
                     last_progress: self.poller.last_progress(),
                     looked: now,
                 });

@@ -318,6 +318,5 @@ impl Pollers {
 }
 
 fn behaviour(config: &Config, mode: Mode, naps: bool) -> Behaviour {
-    let config::Pollers { idle_after, doorbell_scan, .. } = config.pollers;
-    Behaviour { mode, idle_after, doorbell_scan, naps }
+    Behaviour { mode, idle_after: config.pollers.idle_after, naps }
 }

@@ -63,7 +63,7 @@ impl OpenedPort {
     /// the host may take it, and disks are served all the same.
     ///
     /// # Errors
-    /// It can't be had, or the token can't be read or made.
+    /// It can't be had, or the token can't be made.
     pub fn open(config: &Config, identity: Option<&Identity>, sink: &Sink) -> Result<Option<Self>> {
         let Some(address) = config.api.listen else { return Ok(None) };
         let listener = match TcpListener::bind(address) {
@@ -78,10 +78,7 @@ impl OpenedPort {
             bound => bound.with_context(|| format!("can't listen on {address}"))?,
         };
         listener.set_nonblocking(true)?;
-        let (secret, path) = match (config.read_token()?, &config.api.token_file) {
-            (Some(secret), Some(path)) => (secret, path.clone()),
-            _ => (config.make_token(identity)?, config.made_token_path()),
-        };
+        let (secret, path) = (config.make_token(identity)?, config.token_path());
         let remedy = format!("send `Authorization: Bearer TOKEN`; the token is in {}", path.display());
         Ok(Some(Self { listener, token: Token { secret: secret.into(), remedy: remedy.into() } }))
     }

@@ -11,7 +11,7 @@ pub fn shape(config: &Config, pollers: usize, serves: &[(&Tenant, Range<u16>)], 
     let guaranteed = serves.iter().filter(|(tenant, _)| tenant.is_guaranteed());
     PollerShape {
         hwqs: config.hwqs(pollers, serves),
-        hwq_depth: u32::from(config.device.queue_depth),
+        hwq_depth: u32::from(config::HWQ_DEPTH),
         guaranteed_vqs: guaranteed.map(|(tenant, queues)| tenant.vqs(queues)).fold(0, u16::saturating_add),
         weighted,
     }

@@ -325,7 +325,7 @@ impl ServedDrive {
         };
         let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).map(add).collect();
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
-        let overcommits = self.config.overcommits(&tenant);
+        let overcommits = tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
         let home = self.config.home(&tenant);
         self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), home, leaving: None });
@@ -415,7 +415,7 @@ impl ServedDrive {
         for (poller, slot) in &live.places {
             self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
         }
-        let overcommits = self.config.overcommits(&live.tenant);
+        let overcommits = live.tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
         Ok(())
     }
@@ -445,7 +445,7 @@ impl ServedDrive {
         let foresight = Arc::make_mut(&mut self.foresight);
         foresight.change_policy(policy.clone());
         for (id, live) in &self.tenants {
-            foresight.set(*id, &live.tenant, self.config.overcommits(&live.tenant));
+            foresight.set(*id, &live.tenant, live.tenant.overcommit);
         }
         let name = &self.config.device.name;
         (self.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {} decides now", policy.name()));

@@ -28,7 +28,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 fn configuration(dir: &Path, policy: &str) -> String {
     format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\n\
          size = \"64MiB\"\n\
          [pollers]\nidle_after = \"1ms\"\n\
          [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n"
@@ -53,7 +53,7 @@ fn other(at: usize, policy: &str) -> NewDisk {
         ..NewDisk::default()
     };
     if at.is_multiple_of(3) {
-        NewDisk { class: Some("guaranteed".into()), latency_target: Some("5ms".into()), ..new }
+        NewDisk { class: Some("guaranteed".into()), latency_target: Some("5ms".into()), overcommit: Some(true), ..new }
     } else {
         NewDisk { weight: Some(2), ..new }
     }
@@ -176,7 +176,13 @@ impl World {
             }
         } else {
             let target = format!("{}us", self.random.u64(1_000..9_000));
-            DiskChange { class: Some("guaranteed".into()), latency_target: Some(target), ..DiskChange::default() }
+            let overcommit = Some(true);
+            DiskChange {
+                class: Some("guaranteed".into()),
+                latency_target: Some(target),
+                overcommit,
+                ..DiskChange::default()
+            }
         };
         let has_priorities = matches!(self.policy, "wrr" | "drr");
         let priority = has_priorities.then(|| (*self.random.choice(&PRIORITIES).unwrap()).to_owned());

@@ -113,7 +113,7 @@ impl Admission {
 
 /// Memory and null are no drives: nothing is known of them, and nothing to be measured.
 fn is_no_drive(config: &Config) -> bool {
-    matches!(config.device.backend, Backend::Memory { .. } | Backend::Null)
+    matches!(config.device.backend, Backend::Memory | Backend::Null)
 }
 
 /// What is said of the promises below the table of `check` and `serve`.
@@ -159,7 +159,7 @@ impl<'a> Assessment<'a> {
         for floor in &self.judged.floors.floors {
             let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
             let Some(asks) = self.question.tenants.get(floor.tenant) else { continue };
-            let (kept, overcommits) = (floor.is_kept(), self.config.overcommits(tenant));
+            let (kept, overcommits) = (floor.is_kept(), tenant.overcommit);
             let assumed = self.question.assumed.get(floor.tenant).copied().unwrap_or(true);
             let reason = words::floor(floor, asks);
             let promised = format!("{}: {reason}", tenant.terms.floor);
@@ -202,7 +202,7 @@ impl<'a> Assessment<'a> {
         let Some(asked) = self.config.tenants.get(tenant) else { return };
         let name = &asked.name;
         let served_as = match () {
-            () if self.config.overcommits(asked) => {
+            () if asked.overcommit => {
                 Some(("can't be promised", "it is served all the same, as overcommit = true says"))
             }
             () if self.stands[tenant] && self.is_near(tenant, kind) => {
@@ -257,7 +257,7 @@ impl<'a> Assessment<'a> {
 
     fn add(&self, admission: &mut Admission, promise: &Promise, change: &OnceCell<Option<String>>) {
         let Some(tenant) = self.config.tenants.get(promise.tenant) else { return };
-        let (kept, overcommits) = (promise.verdict.is_kept(), self.config.overcommits(tenant));
+        let (kept, overcommits) = (promise.verdict.is_kept(), tenant.overcommit);
         let assumed = |index: usize| self.question.assumed.get(index).copied().unwrap_or(true);
         admission.promises.push(PromiseRow {
             tenant: tenant.name.clone(),
@@ -372,15 +372,10 @@ mod tests {
 
     #[test]
     fn overcommit_admits_with_a_warning() {
-        for text in [
-            model("passthrough", "latency_target = \"20us\"\novercommit = true", ""),
-            format!("overcommit = true\n{}", model("passthrough", "latency_target = \"20us\"", "")),
-        ] {
-            let (config, admission) = assess(&text);
-            assert!(admission.promises[0].overcommitted && admission.promises[0].verdict == "not kept");
-            assert!(admission.warnings[0].remedy.contains("served all the same"), "{admission:?}");
-            admission.refuse(&config).expect("admitted");
-        }
+        let (config, admission) = assess(&model("passthrough", "latency_target = \"20us\"\novercommit = true", ""));
+        assert!(admission.promises[0].overcommitted && admission.promises[0].verdict == "not kept");
+        assert!(admission.warnings[0].remedy.contains("served all the same"), "{admission:?}");
+        admission.refuse(&config).expect("admitted");
     }
 
     /// The target that a refusal of the first tenant says to write.

@@ -41,7 +41,7 @@ pub fn refuse_unjudged<'c>(
     mut others: impl Iterator<Item = &'c Config>,
 ) -> Result<(), &'static str> {
     let is_judged = |config: &Config| config.device.profile_named;
-    if tenant.is_promised() && !on.overcommits(tenant) && !is_judged(on) && others.any(is_judged) {
+    if tenant.is_promised() && !tenant.overcommit && !is_judged(on) && others.any(is_judged) {
         return Err("it has no profile to judge the promise by");
     }
     Ok(())

@@ -52,9 +52,6 @@ impl Ready {
 /// What would keep the daemon from starting, but for promises.
 pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     let Looked { mut found, absent, unplaced } = drives.find()?;
-    if let Some(Found { config, .. }) = found.first() {
-        config.read_token()?;
-    }
     let load = |found: &Found| {
         let config = &found.config;
         drive_profile::load(&config.device.profile, |why| config.no_profile(why))

@@ -49,7 +49,7 @@ pub(crate) fn loosened(tenants: &[planner::Tenant], stands: &[bool]) -> Vec<plan
 /// Whether a tenant has been promised by that name all that it is promised now.
 pub(crate) fn was_promised(before: &Config, tenant: &Tenant) -> bool {
     let had = before.tenants.iter().find(|had| had.name == tenant.name);
-    had.is_some_and(|had| !before.overcommits(had) && asks_no_more(&had.terms, &tenant.terms))
+    had.is_some_and(|had| !had.overcommit && asks_no_more(&had.terms, &tenant.terms))
 }
 
 fn asks_no_more(before: &Terms, now: &Terms) -> bool {

@@ -83,11 +83,7 @@ impl Target {
                 let identity = format!("the drive model of {}", profile.name);
                 in_memory(Drive::Model(ModelDrive::without_content(profile, bytes)), identity, 512)
             }
-            config::Backend::Memory { huge_pages: true } => {
-                let drive = MemoryDrive::in_huge_pages(bytes).map_err(|error| config.no_huge_pages(error))?;
-                in_memory(Drive::Memory(drive), "a drive in huge pages of memory".into(), 512)
-            }
-            config::Backend::Memory { huge_pages: false } => {
+            config::Backend::Memory => {
                 let drive = MemoryDrive::new(bytes).map_err(|error| config.no_memory(error))?;
                 in_memory(Drive::Memory(drive), "a drive in memory".into(), 512)
             }

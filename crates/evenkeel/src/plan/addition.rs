@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{AssignedDrive, Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
+use config::{Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
 use promises::drive_profile;
 use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 /// Keys of an inline tenant that belong under `[tenant.demand]`; all others belong to the `[[tenant]]` itself.
-const DEMAND: [&str; 7] = ["rw", "rwmixread", "bs", "bssplit", "iodepth", "numjobs", "rate_iops"];
+const DEMAND: [&str; 6] = ["rw", "rwmixread", "bs", "iodepth", "numjobs", "rate_iops"];
 
 /// What one drive has of a configuration, and which of its tenants were added.
 pub struct Enlarged {
@@ -31,21 +31,14 @@ struct Source {
     has_lines: bool,
 }
 
-/// Reads a configuration and what to add to it, for each of its drives or one; and the drives that VMs have. What is
+/// Reads a configuration and what to add to it, for each of its drives or one. What is
 /// wrong with an addition is told with its own name and line.
 ///
 /// # Errors
 /// Everything that is wrong with the file, or with the first addition that has problems; or there is no such drive.
-pub fn load(
-    path: &Path,
-    additions: &[String],
-    drive: Option<&str>,
-) -> Result<(Vec<Enlarged>, Vec<AssignedDrive>), ConfigErrors> {
+pub fn load(path: &Path, additions: &[String], drive: Option<&str>) -> Result<Vec<Enlarged>, ConfigErrors> {
     let mut text = read_text(path, "a configuration file")?;
-    let mut of_file = Drives::parse(path, &text, "")?;
-    let mut assigned = std::mem::take(&mut of_file.assigned);
-    assigned.retain(|assigned| drive.is_none_or(|name| name == assigned.name));
-    let before = placed(of_file)?;
+    let before = placed(Drives::parse(path, &text, "")?)?;
     let mut sources = vec![Source { name: path.to_owned(), first_line: 1, has_lines: true }];
     for addition in additions {
         let (name, more, has_lines) = match addition.contains('=') {
@@ -74,10 +67,10 @@ pub fn load(
         Enlarged { config, present, sources: sources.clone(), elsewhere: elsewhere.clone() }
     };
     let each: Vec<Enlarged> = before.iter().zip(all).filter(|(_, config)| is_wanted(config)).map(enlarged).collect();
-    if each.is_empty() && assigned.is_empty() {
+    if each.is_empty() {
         Drives::load(path)?.one(drive)?;
     }
-    Ok((each, assigned))
+    Ok(each)
 }
 
 fn went_elsewhere(tenant: &Tenant, on: &str, asked: &str) -> String {

@@ -20,13 +20,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use config::{AssignedDrive, Config};
+use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
 use policy::PolicyKind;
 use promises::drive_profile;
 use promises::judged::instead_of_impossible;
 use promises::planning::{self, Question};
-use serde::Serialize;
 
 use self::addition::Enlarged;
 use self::choices::Choice;
@@ -71,20 +70,12 @@ pub struct Args {
     json: bool,
 }
 
-/// A drive that a VM has as a whole.
-#[derive(Serialize)]
-struct OfVm {
-    drive: AssignedDrive,
-    passthrough: &'static str,
-    promises: [PromiseRow; 0],
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// Bad input, or output that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (all, assigned) = addition::load(&args.config, &args.add, args.drive.as_deref())?;
+    let all = addition::load(&args.config, &args.add, args.drive.as_deref())?;
     if let [_, second, ..] = &all[..]
         && args.plot.is_some()
     {
@@ -102,13 +93,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             write!(out, "{}{}", if at > 0 { "\n" } else { "" }, text::show(&report))?;
         }
         is_good &= report.is_good();
-    }
-    for (at, drive) in assigned.into_iter().enumerate() {
-        if args.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&OfVm { drive, passthrough: "vm", promises: [] })?)?;
-        } else {
-            writeln!(out, "{}{}", if all.len() + at > 0 { "\n" } else { "" }, drive.describe())?;
-        }
     }
     out.flush()?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
@@ -214,7 +198,7 @@ fn refuse_the_impossible(
         let tenant = config.tenants.get(promise.tenant)?;
         let Verdict::Impossible { lowest } = promise.verdict else { return None };
         let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
-        (!config.overcommits(tenant)).then(|| {
+        (!tenant.overcommit).then(|| {
             let higher = instead_of_impossible(question, promise.tenant, lowest);
             let remedy = format!("{higher}; or overcommit = true to go without the promise");
             config.promise_problem(promise.tenant, what, remedy)

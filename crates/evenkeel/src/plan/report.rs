@@ -181,7 +181,7 @@ impl FloorRow {
         let judged = planner::judge_floors(site, policy, tenants).unwrap_or_default();
         // Admission refuses them too.
         let late = judged.late.iter().filter_map(|at| config.tenants.get(*at));
-        let late = late.filter(|tenant| !config.overcommits(tenant)).map(|tenant| tenant.name.as_str());
+        let late = late.filter(|tenant| !tenant.overcommit).map(|tenant| tenant.name.as_str());
         let late = late.collect::<Vec<_>>().join(", ");
         let row = |floor: planner::FloorForecast| {
             let tenant = config.tenants.get(floor.tenant)?;
@@ -196,7 +196,7 @@ impl FloorRow {
                 expected_iops: floor.got_iops,
                 kept: floor.is_kept() && late.is_empty(),
                 reason,
-                overcommit: config.overcommits(tenant),
+                overcommit: tenant.overcommit,
             })
         };
         judged.floors.into_iter().filter_map(row).collect()
@@ -287,7 +287,7 @@ impl TenantRow {
             demand: words::demand(tenant),
             assumed: *assumed,
             added: index >= present,
-            overcommit: configured.is_promised() && config.overcommits(configured),
+            overcommit: configured.is_promised() && configured.overcommit,
         };
         config.tenants.iter().zip(tenants).zip(assumed).enumerate().map(row).collect()
     }

@@ -17,11 +17,11 @@ use crate::harness::{Daemon, HANG, Home, errors, wait_for};
 const COMMANDS: u16 = 255;
 const RING_BYTES: u64 = 256 * 64;
 
-/// A drive that takes so few commands at a time that all others wait where they can be chosen from.
+/// So few commands are with the drive at a time that all others wait where they can be chosen from.
 fn serve(home: &Home) -> Daemon {
     home.configure(
-        "[device]\nbackend = \"model\"\nprofile = \"p3520\"\nsize = \"16MiB\"\nqueue_depth = 2\n\
-         [policy]\nname = \"passthrough\"\n[[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n",
+        "[device]\nbackend = \"model\"\nprofile = \"p3520\"\nsize = \"16MiB\"\n\
+         [policy]\nname = \"wrr\"\nmax_in_flight = 2\n[[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n",
     );
     home.serve()
 }

@@ -29,7 +29,6 @@ mod guest;
 mod handed_over;
 mod harness;
 mod hostile;
-mod huge_pages;
 mod keeper;
 mod keeper_virtio;
 mod logs;

@@ -89,7 +89,7 @@ fn tenants_on_several_pollers() {
             threads = \"per-queue\"\nrw_iops = \"40k\"\n\
             [[tenant]]\nname = \"one\"\nsize = \"4MiB\"\n\
             [[tenant]]\nname = \"two\"\nsize = \"4MiB\"\nweight = 3\n\
-            [[tenant]]\nname = \"alone\"\nsize = \"4MiB\"\nisolation = \"own-poller\"\n";
+            [[tenant]]\nname = \"alone\"\nsize = \"4MiB\"\nthreads = \"dedicated\"\n";
         home.configure(&model(&format!("name = \"{policy}\""), tenants).replace("16MiB", "32MiB"));
         let daemon = home.serve();
         let pollers = daemon.ready["drives"][0]["pollers"].as_array().unwrap().len();
@@ -167,7 +167,7 @@ fn no_policy_takes_over_queues_of_other_classes() {
     let profile = format!("{profile}\n[weights]\nhigh = 4\nmedium = 2\nlow = 1\n");
     home.write_config("weighs.toml", &profile);
     let config = |policy: &str| {
-        let text = model(policy, TENANTS).replace("\"p5800x\"", "\"./weighs.toml\"\nqueues = 8\nqueue_depth = 64");
+        let text = model(policy, TENANTS).replace("\"p5800x\"", "\"./weighs.toml\"\nqueues = 8");
         home.configure(&text)
     };
     config("name = \"wrr\"");

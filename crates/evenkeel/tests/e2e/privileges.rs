@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::harness::{Daemon, Home, errors, run};
 
 const USER: u32 = 4001;
-const CONFIG: &str = "[daemon]\nuser = \"4001\"\ngroup = \"4001\"\n\
+const CONFIG: &str = "[daemon]\nuser = \"4001\"\n\
                       [device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true\n\
                       [policy]\nname = \"passthrough\"\n\
                       [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n\

@@ -273,7 +273,7 @@ fn make(control: &mut Control, request: &Request, name: &str) -> Result<(Answer,
         let remedy = match error.raw_os_error() {
             Some(libc::EPERM) => "start the daemon as root, with CAP_SYS_ADMIN",
             Some(libc::ENOSPC) => "all numbers are taken (`ls /dev/ublkc*`): delete devices that nobody needs",
-            Some(libc::ENOMEM) => "the kernel has no memory left: use fewer `queues`, or a smaller `queue_depth`",
+            Some(libc::ENOMEM) => "the kernel has no memory left: use fewer `queues`",
             _ => "see `dmesg`",
         };
         Failed::new(&what, &error, remedy)

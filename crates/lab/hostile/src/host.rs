@@ -26,7 +26,7 @@ pub const BAD: &str = "bad";
 pub const EVIL: &str = "evil";
 /// An attackers' tenant over vfio-user that is guaranteed: alone on a poller that sleeps.
 pub const LONE: &str = "lone";
-/// An attackers' tenant over vfio-user with `isolation = "own-poller"`: for what tenants of a poller do share.
+/// An attackers' tenant over vfio-user with a thread of its own: for what tenants of a poller do share.
 pub const APART: &str = "apart";
 /// All that attackers have.
 pub const ATTACKERS: [&str; 4] = [BAD, EVIL, LONE, APART];
@@ -82,7 +82,7 @@ latency_target = "10ms"
 [[tenant]]
 name = "apart"
 size = "32MiB"
-isolation = "own-poller"
+threads = "dedicated"
 "#;
 
 /// A host's directories, for daemons one after the other on the same drive.

@@ -30,7 +30,7 @@ impl Config {
     pub(crate) fn look_up_accounts(&mut self) -> Result<(), ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let daemon_mark = self.marks.daemon.as_ref();
-        look_up(&mut sink, daemon_mark, &mut self.daemon.user, &mut self.daemon.group);
+        look_up(&mut sink, daemon_mark, &mut self.daemon.user, &mut None);
         for group in [&mut self.api.operators, &mut self.api.viewers] {
             look_up(&mut sink, self.marks.api.as_ref(), &mut None, group);
         }
@@ -49,7 +49,7 @@ impl Config {
         let sockets = || known.tenants.iter().map(|tenant| &tenant.socket);
         let users: Vec<&Account> = sockets().flat_map(|it| &it.user).chain(&known.daemon.user).collect();
         let of_api = known.api.operators.iter().chain(&known.api.viewers);
-        let groups = sockets().flat_map(|it| &it.group).chain(&known.daemon.group).chain(of_api);
+        let groups = sockets().flat_map(|it| &it.group).chain(of_api);
         let groups: Vec<&Account> = groups.collect();
         let mut sink = Sink::new(&self.text);
         let mut find = |account: &mut Option<Account>, known: &[&Account], mark: Option<&Range<usize>>, ask: &str| {
@@ -69,14 +69,13 @@ impl Config {
             find(group, &groups, self.marks.api.as_ref(), "getent group");
         }
         find(&mut self.daemon.user, &users, self.marks.daemon.as_ref(), "id -u");
-        find(&mut self.daemon.group, &groups, self.marks.daemon.as_ref(), "getent group");
         sink.finish()
     }
 
     /// Who the daemon becomes; `None`: it stays who it is.
     ///
     /// # Errors
-    /// It is not root, so that it can't become somebody else; or the user has no group.
+    /// It is not root, so that it can't become somebody else.
     pub fn identity(&self) -> Result<Option<Identity>, ConfigErrors> {
         let Some(Account { name, id: Some(uid) }) = &self.daemon.user else { return Ok(None) };
         let wrong = |what: String, remedy: String| {
@@ -96,10 +95,8 @@ impl Config {
             return Err(wrong(what, "name a user of its own, such as evenkeel (useradd --system evenkeel)".into()));
         }
         let user = User::from_uid(Uid::from_raw(*uid)).ok().flatten();
-        let named = self.daemon.group.as_ref().and_then(|group| group.id);
-        let Some(gid) = named.or_else(|| user.as_ref().map(|user| user.gid.as_raw())) else {
-            return Err(wrong(format!("user {name:?} has no group"), "add group = \"…\" under [daemon]".into()));
-        };
+        // A number without an account is taken for that of its group too.
+        let gid = user.as_ref().map_or(*uid, |user| user.gid.as_raw());
         let known = user.and_then(|user| CString::new(user.name).ok());
         let groups = known.and_then(|name| getgrouplist(&name, Gid::from_raw(gid)).ok());
         let groups = groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect());

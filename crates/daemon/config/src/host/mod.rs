@@ -6,7 +6,6 @@ mod block_size;
 mod cpus;
 mod directories;
 mod files;
-mod huge_pages;
 mod image_id;
 pub mod in_use;
 mod nvme;
@@ -125,7 +124,7 @@ impl Config {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
             Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
-            Backend::Memory { .. } | Backend::Null | Backend::Model { .. } => Some(Found {
+            Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
                 marks: ImageMarks::default(),
                 len_bytes: self.device.size.unwrap_or_default().0,

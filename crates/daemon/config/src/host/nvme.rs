@@ -13,7 +13,7 @@ use super::in_use::InUse;
 use super::{Found, ImageMarks};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, HWQ_DEPTH};
 use crate::plan::LEAST_HWQS;
 use crate::problem::{ConfigErrors, Sink};
 
@@ -219,7 +219,6 @@ fn layouts_in(state_dir: &Path) -> impl Iterator<Item = LayoutFile> {
 
 /// How a drive picks among a policy's queues, and what would have it do otherwise.
 fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String, String) {
-    let depth = device.queue_depth;
     let mut remedy = "nothing is to be done about it".to_owned();
     if !is_weighted {
         return ("round robin: it has no weights".to_owned(), remedy);
@@ -233,14 +232,16 @@ fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String
             ", which wrr leaves alone: it would need a queue for each of the 4 priorities".to_owned()
         }
         Settings::Wrr(wrr) => match wrr.max_in_flight {
-            Some(window) if window > u32::from(depth) => {
-                remedy = format!("write max_in_flight = {depth} or less");
-                format!(", which wrr leaves alone: max_in_flight = {window} is more than queue_depth = {depth}")
+            Some(window) if window > u32::from(HWQ_DEPTH) => {
+                remedy = format!("write max_in_flight = {HWQ_DEPTH} or less");
+                format!(
+                    ", which wrr leaves alone: max_in_flight = {window} is more than the {HWQ_DEPTH} entries of a queue"
+                )
             }
             Some(_) => ": each priority of wrr has queues of its class".to_owned(),
             None => format!(
-                ": each priority of wrr has queues of its class, if the profile's max_in_flight is within queue_depth \
-                 = {depth}"
+                ": each priority of wrr has queues of its class, if the profile's max_in_flight is \
+                 {HWQ_DEPTH} or less"
             ),
         },
         other => format!(", which {} leaves alone: all queues are medium", other.name()),
@@ -321,21 +322,16 @@ mod tests {
             (
                 "\"wrr\"",
                 "",
-                ": each priority of wrr has queues of its class, if the profile's max_in_flight is within queue_depth \
-                 = 1024",
+                ": each priority of wrr has queues of its class, if the profile's max_in_flight is 1024 or \
+                 less",
                 nothing,
             ),
+            ("\"wrr\"\nmax_in_flight = 1024", "", ": each priority of wrr has queues of its class", nothing),
             (
-                "\"wrr\"\nmax_in_flight = 32",
-                "queue_depth = 32",
-                ": each priority of wrr has queues of its class",
-                nothing,
-            ),
-            (
-                "\"wrr\"\nmax_in_flight = 33",
-                "queue_depth = 32",
-                ", which wrr leaves alone: max_in_flight = 33 is more than queue_depth = 32",
-                "write max_in_flight = 32 or less",
+                "\"wrr\"\nmax_in_flight = 1025",
+                "",
+                ", which wrr leaves alone: max_in_flight = 1025 is more than the 1024 entries of a queue",
+                "write max_in_flight = 1024 or less",
             ),
             (
                 "\"wrr\"",

@@ -44,7 +44,7 @@ const PIECES: &[&str] = &[
     "rw_iops = \"1k\"\n",
     "kind = \"open\"\n",
     "count = 1024\n",
-    "bssplit = \"4k/10:8k/90\"\n",
+    "bs = \"4k/10:8k/90\"\n",
     "[[fault]]\nkind = \"reset\"\nat = \"1ms\"\ntenant = \"db\"\n",
     "[tenant.workload]\n",
     "policies = [\"k2\"]\n",

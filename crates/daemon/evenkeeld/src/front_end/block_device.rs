@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use client_socket::Log;
-use config::{Frontend, Tenant};
+use config::Tenant;
 use io_model::units::Size;
 use layout::Placement;
 use ublk::{Device, Helper, Queue, Ring, Shape, Wanted, buffers};
@@ -20,20 +20,19 @@ use crate::drive::Facts;
 /// A poller that has not taken its queues on by then is stuck.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
+/// Requests of each queue that the kernel hands over at a time.
+const QUEUE_DEPTH: u16 = 128;
+
 /// What a tenant's block device is to be like.
 ///
 /// # Errors
 /// No block device can be so.
 pub fn shape(tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Shape> {
-    let depth = match &tenant.frontend {
-        Frontend::Ublk(_, options) => options.queue_depth,
-        _ => 1,
-    };
     let shape = Shape {
         size_bytes: placement.served_bytes(),
         block_bytes: placement.lba_bytes,
         queues: tenant.queues,
-        depth,
+        depth: QUEUE_DEPTH,
         read_only: tenant.frontend.is_read_only(),
         discard: drive.discard,
         write_cache: drive.write_cache,

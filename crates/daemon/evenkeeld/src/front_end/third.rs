@@ -128,12 +128,7 @@ fn a_third_front_end_reads_what_it_wrote() {
     let drive = backend_wrappers::Checked::new(MemoryDrive::new(1 << 20).unwrap().open_queues(2, 64));
     let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 0, weighted: false };
     let policy = PolicyConfig::Passthrough.build(&shape).unwrap();
-    let behaviour = Behaviour {
-        mode: config::Mode::Adaptive,
-        idle_after: Nanos::from_millis(1),
-        doorbell_scan: config::DoorbellScan { first: Nanos::from_millis(1), at_most: Nanos::from_millis(1) },
-        naps: true,
-    };
+    let behaviour = Behaviour { mode: config::Mode::Adaptive, idle_after: Nanos::from_millis(1), naps: true };
     let (poller, thread) = poller_thread::start::<Three, _>(Start {
         number: 0,
         poller: Poller::new(drive, policy, Arc::new(Board::default()), clock.now()),

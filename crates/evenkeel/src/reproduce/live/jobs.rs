@@ -142,7 +142,7 @@ fn configuration(dir: &Path, policy: &str, jobs: &[Job]) -> String {
         let _ = write!(
             text,
             "[[tenant]]\nname = {:?}\nsize = \"256MiB\"\n{priority}[tenant.demand]\nrw = \"randread\"\n\
-             bssplit = {:?}\n{load}\n",
+             bs = {:?}\n{load}\n",
             name(at),
             sizes(job)
         );

@@ -110,7 +110,7 @@ fn beside_a_puncher(
 }
 
 /// Commands whose scatter lists and data lie in memory that is being punched. The thread that serves them waits for
-/// the punch: tenants of one poller share that, and the remedy is `isolation`.
+/// the punch: tenants of one poller share that, and the remedy is `threads`.
 pub fn punched_under_doorbells(field: &Field) -> io::Result<Outcome> {
     let len = punched_bytes();
     let mut nvme = Nvme::start(&field.apart(), true)?;

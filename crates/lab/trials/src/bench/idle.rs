@@ -15,7 +15,7 @@ const QUEUES: usize = 4;
 /// Doorbells are looked at the more seldom the longer nothing happens; so long after the last I/O it is as seldom as
 /// ever.
 pub(super) const FALLS_ASLEEP: Duration = Duration::from_secs(21);
-/// From one look to the next by then: `doorbell_scan_at_most` where nobody says anything else.
+/// From one look at doorbells to the next by then.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// What one round brought.

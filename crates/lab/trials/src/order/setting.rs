@@ -73,13 +73,14 @@ impl Machine {
 pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
     let layout = if machine.has_two_pollers() { "per-guaranteed" } else { "shared" };
     let mut text = format!(
-        "overcommit = true\n[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n\
+        "[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n\
          memory_backed = false\n\
          [policy]\nname = {policy:?}\n\
          [pollers]\nlayout = {layout:?}\ncpus = {:?}\n",
         machine.poller_cpus
     );
     text += &tenant(GUARANTEED);
+    text += "overcommit = true\n";
     for name in NOISY {
         text += &tenant(name);
         if policy == "caps" {

@@ -16,8 +16,6 @@ use crate::guest::qemu::{Accel, Guest};
 
 const ADDRESS: &str = "0000:00:04.0";
 const HWQS: [u16; 4] = [2, 4, 8, 16];
-/// Commands that an HWQ holds.
-const HWQ_DEPTH: u16 = 32;
 const LENDINGS: [&str; 3] = ["backlog", "turns", "never"];
 const ROUNDS: u32 = 3;
 const TARGET_MS: u32 = 20;
@@ -97,11 +95,14 @@ fn configuration(hwqs: u16, lending: &str) -> String {
     let tenant = |name: &str, terms: &str| {
         format!("[[tenant]]\nname = \"{name}\"\nsize = \"16MiB\"\nqueues = {QUEUES}\n{terms}")
     };
-    let promised = tenant(PROMISED[0], &format!("class = \"guaranteed\"\nlatency_target = \"{TARGET_MS}ms\"\n"));
+    let promised = tenant(
+        PROMISED[0],
+        &format!("class = \"guaranteed\"\nlatency_target = \"{TARGET_MS}ms\"\novercommit = true\n"),
+    );
     let others: String = LIGHT.iter().chain(&HEAVY).map(|name| tenant(name, "")).collect();
     format!(
-        "overcommit = true\n[device]\nbackend = \"nvme\"\naddress = \"{ADDRESS}\"\nprofile = \"store.toml\"\n\
-         queues = {hwqs}\nqueue_depth = {HWQ_DEPTH}\n[policy]\nname = \"lpns\"\nlending = \"{lending}\"\n\
+        "[device]\nbackend = \"nvme\"\naddress = \"{ADDRESS}\"\nprofile = \"store.toml\"\n\
+         queues = {hwqs}\n[policy]\nname = \"lpns\"\nlending = \"{lending}\"\n\
          [pollers]\nlayout = \"shared\"\n{promised}{others}"
     )
 }

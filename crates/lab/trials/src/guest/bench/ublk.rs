@@ -36,7 +36,7 @@ pub fn measure(bench: &Bench) -> Result<serde_json::Value> {
 fn take_turns(guest: &mut Guest, has_peer: bool) -> Result<(Vec<f64>, Vec<f64>)> {
     guest.serve(
         "[device]\nbackend = \"null\"\nsize = \"1GiB\"\n[policy]\nname = \"passthrough\"\n\
-         [[tenant]]\nname = \"data\"\nsize = \"512MiB\"\nfrontend = \"ublk\"\nqueues = 1\nqueue_depth = 32\n",
+         [[tenant]]\nname = \"data\"\nsize = \"512MiB\"\nfrontend = \"ublk\"\nqueues = 1\n",
     )?;
     guest.wait_for("our device", &format!("test -b {OURS}"))?;
     if has_peer {

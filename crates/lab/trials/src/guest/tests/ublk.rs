@@ -28,7 +28,7 @@ fn use_them(guest: &mut Guest) -> Result<()> {
     guest.serve(&format!(
         "[device]\nbackend = \"block\"\npath = \"{DRIVE}\"\n[policy]\nname = \"lpns\"\n\
          [[tenant]]\nname = \"data\"\nsize = \"96MiB\"\nfrontend = \"ublk\"\n\
-         [[tenant]]\nname = \"raw\"\nsize = \"32MiB\"\nfrontend = \"ublk\"\nqueues = 1\nqueue_depth = 16\n"
+         [[tenant]]\nname = \"raw\"\nsize = \"32MiB\"\nfrontend = \"ublk\"\nqueues = 1\n"
     ))?;
     guest.wait_for("the devices", &format!("test -b {DATA} && test -b {RAW}"))?;
     guest.run_within(&format!("/usr/sbin/mke2fs -q -t ext4 {DATA} && mount -t ext4 {DATA} /mnt"), LIMIT)?;
