@@ -316,9 +316,6 @@ impl Traces {
     ) -> Result<Arc<Trace>> {
         let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size.0);
         let format = replay.format.map(|format| match format {
-            file::TraceFormat::Fiu => trace::Format::Fiu,
-            file::TraceFormat::Msr => trace::Format::Msr,
-            file::TraceFormat::CloudPhysics => trace::Format::CloudPhysics,
             file::TraceFormat::Fio => trace::Format::FioIolog,
             file::TraceFormat::Blkparse => trace::Format::Blkparse,
             file::TraceFormat::Evenkeel => trace::Format::Evenkeel,
@@ -359,7 +356,6 @@ fn irregular(counts: trace::Counts) -> String {
         unaligned,
         split,
         other_devices,
-        spread,
         moved,
         shortened,
     } = counts;
@@ -374,7 +370,6 @@ fn irregular(counts: trace::Counts) -> String {
         (unaligned, "requests not of whole blocks"),
         (split, "requests split"),
         (other_devices, "requests to other devices"),
-        (spread, "requests spread over a tick of its clock"),
         (moved, "requests moved onto the disk"),
         (shortened, "requests shortened"),
     ];
@@ -402,24 +397,11 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
                 max_outstanding: open.iodepth,
             })
         }
-        Workload::Ycsb(ycsb) => {
-            assume(notes, "ycsb", &workload::Ycsb::ASSUMPTIONS);
-            workload::Workload::Ycsb(self::ycsb(ycsb, vcpus))
-        }
         Workload::Webuser { rate_iops } => {
             assume(notes, "webuser", &workload::Webuser::ASSUMPTIONS[..1]);
             let jobs = u32::from(vcpus);
             let mean_iops = rate_iops.0 as f64;
             workload::Workload::Webuser(workload::Webuser { jobs, mean_iops, ..workload::Webuser::default() })
-        }
-        Workload::Filebench { personality, threads } => {
-            assume(notes, "filebench", &workload::Filebench::ASSUMPTIONS);
-            let personality = match personality {
-                file::Personality::Webserver => workload::Personality::Webserver,
-                file::Personality::Fileserver => workload::Personality::Fileserver,
-            };
-            let whole = workload::Filebench::new(personality);
-            workload::Workload::Filebench(workload::Filebench { threads: *threads, ..whole })
         }
         Workload::Trace(_) | Workload::Idle => workload::Workload::Idle,
     }
@@ -435,20 +417,6 @@ fn note(notes: &mut Vec<String>, note: String) {
     if !notes.contains(&note) {
         notes.push(note);
     }
-}
-
-fn ycsb(ycsb: &file::Ycsb, vcpus: u16) -> workload::Ycsb {
-    let core = match ycsb.mix {
-        file::YcsbMix::A => workload::Core::A,
-        file::YcsbMix::B => workload::Core::B,
-        file::YcsbMix::C => workload::Core::C,
-        file::YcsbMix::D => workload::Core::D,
-        file::YcsbMix::E => workload::Core::E,
-        file::YcsbMix::F => workload::Core::F,
-    };
-    let whole = workload::Ycsb::new(core);
-    let records = ycsb.records.map_or(whole.records, u64::from);
-    workload::Ycsb { threads: ycsb.threads, vcpus: u32::from(vcpus), records, ..whole }
 }
 
 fn access(rw: &config::Rw) -> Access {

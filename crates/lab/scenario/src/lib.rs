@@ -20,4 +20,4 @@ mod workload;
 pub use fault::{Fault, FaultKind};
 pub use host::{HostCosts, HostLayout};
 pub use scenario::{Drive, Host, Run, Scenario, ScenarioTenant};
-pub use workload::{Arrival, Fio, Open, Personality, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
+pub use workload::{Arrival, Fio, Open, TraceFormat, TraceReplay, Workload};
