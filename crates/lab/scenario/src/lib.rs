@@ -1,7 +1,7 @@
 //! The file of a simulation: drive, host, policies, tenants with workloads, faults.
 //!
 //! [`Scenario::load`] reports every problem with its line and its remedy, as for the daemon's file, with which it
-//! shares sections ([`config::reading`]). It looks at nothing else: traces and drive profiles are paths here.
+//! shares sections ([`config::reading`]). Faults, layouts and forms of traces are the simulator's own types. It looks at nothing else: traces and drive profiles are paths here.
 //!
 //! | module | |
 //! | --- | --- |
@@ -17,7 +17,6 @@ mod rules;
 mod scenario;
 mod workload;
 
-pub use fault::{Fault, FaultKind};
-pub use host::{HostCosts, HostLayout};
+pub use host::HostCosts;
 pub use scenario::{Drive, Host, Run, Scenario, ScenarioTenant};
-pub use workload::{Arrival, Fio, Open, TraceFormat, TraceReplay, Workload};
+pub use workload::{Arrival, Fio, Open, TraceReplay, Workload};

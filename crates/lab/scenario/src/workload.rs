@@ -76,22 +76,11 @@ pub struct TraceReplay {
     /// The file, from the current directory or absolute.
     pub path: PathBuf,
     /// Its form; `None`: found out by its first lines.
-    pub format: Option<TraceFormat>,
+    pub format: Option<trace::Format>,
     /// How much faster than it was recorded, 0.000001 to 1000000.
     pub speed: f64,
     /// Begin again at the end; `None`: yes, if the trace spans any time.
     pub looping: Option<bool>,
-}
-
-/// A form of block trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TraceFormat {
-    /// fio's `write_iolog`.
-    Fio,
-    /// `blkparse`'s text.
-    Blkparse,
-    /// What `evenkeel trace` writes.
-    Evenkeel,
 }
 
 /// Which keys each kind has.
@@ -179,12 +168,8 @@ fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceRep
     let file = sink.text.file.clone();
     let remedy = "add path = \"traces/web.csv\", from the directory of this file";
     let path = section.require(sink, "path", remedy, |value| beside(&file, &text(value)?));
-    let words = [
-        ("auto", None),
-        ("fio", Some(TraceFormat::Fio)),
-        ("blkparse", Some(TraceFormat::Blkparse)),
-        ("evenkeel", Some(TraceFormat::Evenkeel)),
-    ];
+    let mut words = vec![("auto", None)];
+    words.extend(trace::Format::ALL.map(|format| (format.name(), Some(format))));
     let format = or(sink, section, "format", None, choice(&words, &[]));
     let speed = or(sink, section, "speed", 1.0, fraction(0.000_001..=1_000_000.0));
     let looping = or(sink, section, "loop", None, |value| boolean(value).map(Some));

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use common::for_each_seed;
 use config::TENANTS_MAX;
 use mutate::{mutate, mutate_lines};
-use scenario::{FaultKind, Scenario};
+use scenario::Scenario;
+use sim::FaultKind;
 
 const SCENARIOS: [&str; 4] = [
     include_str!("../../../../examples/scenarios/six-noisy-neighbours.toml"),
