@@ -1,7 +1,8 @@
 //! The file of a simulation: drive, host, policies, tenants with workloads, faults.
 //!
 //! [`Scenario::load`] reports every problem with its line and its remedy, as for the daemon's file, with which it
-//! shares sections ([`config::reading`]). Faults, layouts and forms of traces are the simulator's own types. It looks at nothing else: traces and drive profiles are paths here.
+//! shares sections ([`config::reading`]). It looks at nothing else: traces and drive profiles are paths here. Faults,
+//! layouts and forms of traces are the simulator's own types.
 //!
 //! | module | |
 //! | --- | --- |
