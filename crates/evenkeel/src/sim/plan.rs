@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ::sim::workload::{self, Access, Arrivals, Pattern};
-use ::sim::{self, Layout, Report, ScenarioError};
+use ::sim::{self, FaultKind, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
 use planner::{Planner, Verdict, drive_figures};
 use policy::{Limits, PolicyConfig, PolicyKind, Settings, Terms};
 use promises::drive_profile;
-use scenario::{self as file, FaultKind, HostLayout, Scenario, Workload};
+use scenario::{self as file, Scenario, Workload};
 use ssd_model::Profile;
 use trace::Trace;
 
@@ -155,16 +155,10 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
 }
 
 /// Policies that serve all tenants together have one poller, as in the daemon by default.
-pub fn layout(host: HostLayout, policy: PolicyKind) -> Layout {
+pub fn layout(host: Layout, policy: PolicyKind) -> Layout {
     match host {
-        HostLayout::Evenkeel if !policy.gives_own_pollers() => Layout::Mdev,
-        HostLayout::Evenkeel => Layout::Evenkeel,
-        HostLayout::Mdev => Layout::Mdev,
-        HostLayout::Spdk => Layout::Spdk,
-        HostLayout::Virtio => Layout::Virtio,
-        HostLayout::SrIov => Layout::SrIov,
-        HostLayout::K2 => Layout::K2,
-        HostLayout::PerQueue => Layout::PerQueue,
+        Layout::Evenkeel if !policy.gives_own_pollers() => Layout::Mdev,
+        other => other,
     }
 }
 
@@ -198,7 +192,7 @@ fn base(
         warmup: scenario.run.warmup,
         duration: scenario.run.duration,
         seed,
-        faults: scenario.faults.iter().map(|fault| self::fault(fault, scenario)).collect(),
+        faults: scenario.faults.clone(),
         starvation_limit: starvation_limit(scenario.run.warmup + scenario.run.duration),
         ..defaults
     }
@@ -252,21 +246,6 @@ fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
     ))
 }
 
-fn fault(fault: &file::Fault, scenario: &Scenario) -> sim::Fault {
-    let end = scenario.run.warmup + scenario.run.duration;
-    let kind = match fault.kind {
-        FaultKind::Error { probability, lasts } => {
-            sim::FaultKind::Errors { ppm: (probability * 1e6).round() as u32, lasts: lasts.unwrap_or(end) }
-        }
-        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts },
-        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout },
-        FaultKind::Reset { tenant } => sim::FaultKind::Reset { tenant },
-        FaultKind::Leave { tenant } => sim::FaultKind::Leave { tenant },
-        FaultKind::Rogue { tenant } => sim::FaultKind::Rogue { tenant },
-    };
-    sim::Fault { at: fault.at, kind }
-}
-
 fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
     let mut traces = Traces::default();
     let mut tenants = Vec::with_capacity(scenario.tenants.len());
@@ -315,14 +294,7 @@ impl Traces {
         notes: &mut Vec<String>,
     ) -> Result<Arc<Trace>> {
         let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size.0);
-        let format = replay.format.map(|format| match format {
-            file::TraceFormat::Fiu => trace::Format::Fiu,
-            file::TraceFormat::Msr => trace::Format::Msr,
-            file::TraceFormat::CloudPhysics => trace::Format::CloudPhysics,
-            file::TraceFormat::Fio => trace::Format::FioIolog,
-            file::TraceFormat::Blkparse => trace::Format::Blkparse,
-            file::TraceFormat::Evenkeel => trace::Format::Evenkeel,
-        });
+        let format = replay.format;
         let key = (replay.path.clone(), format, disk_bytes);
         if let Some(trace) = self.0.get(&key) {
             return Ok(Arc::clone(trace));
@@ -359,7 +331,6 @@ fn irregular(counts: trace::Counts) -> String {
         unaligned,
         split,
         other_devices,
-        spread,
         moved,
         shortened,
     } = counts;
@@ -374,7 +345,6 @@ fn irregular(counts: trace::Counts) -> String {
         (unaligned, "requests not of whole blocks"),
         (split, "requests split"),
         (other_devices, "requests to other devices"),
-        (spread, "requests spread over a tick of its clock"),
         (moved, "requests moved onto the disk"),
         (shortened, "requests shortened"),
     ];
@@ -402,24 +372,11 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
                 max_outstanding: open.iodepth,
             })
         }
-        Workload::Ycsb(ycsb) => {
-            assume(notes, "ycsb", &workload::Ycsb::ASSUMPTIONS);
-            workload::Workload::Ycsb(self::ycsb(ycsb, vcpus))
-        }
         Workload::Webuser { rate_iops } => {
             assume(notes, "webuser", &workload::Webuser::ASSUMPTIONS[..1]);
             let jobs = u32::from(vcpus);
             let mean_iops = rate_iops.0 as f64;
             workload::Workload::Webuser(workload::Webuser { jobs, mean_iops, ..workload::Webuser::default() })
-        }
-        Workload::Filebench { personality, threads } => {
-            assume(notes, "filebench", &workload::Filebench::ASSUMPTIONS);
-            let personality = match personality {
-                file::Personality::Webserver => workload::Personality::Webserver,
-                file::Personality::Fileserver => workload::Personality::Fileserver,
-            };
-            let whole = workload::Filebench::new(personality);
-            workload::Workload::Filebench(workload::Filebench { threads: *threads, ..whole })
         }
         Workload::Trace(_) | Workload::Idle => workload::Workload::Idle,
     }
@@ -435,20 +392,6 @@ fn note(notes: &mut Vec<String>, note: String) {
     if !notes.contains(&note) {
         notes.push(note);
     }
-}
-
-fn ycsb(ycsb: &file::Ycsb, vcpus: u16) -> workload::Ycsb {
-    let core = match ycsb.mix {
-        file::YcsbMix::A => workload::Core::A,
-        file::YcsbMix::B => workload::Core::B,
-        file::YcsbMix::C => workload::Core::C,
-        file::YcsbMix::D => workload::Core::D,
-        file::YcsbMix::E => workload::Core::E,
-        file::YcsbMix::F => workload::Core::F,
-    };
-    let whole = workload::Ycsb::new(core);
-    let records = ycsb.records.map_or(whole.records, u64::from);
-    workload::Ycsb { threads: ycsb.threads, vcpus: u32::from(vcpus), records, ..whole }
 }
 
 fn access(rw: &config::Rw) -> Access {

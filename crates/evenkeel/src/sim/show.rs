@@ -69,7 +69,6 @@ fn run(scenario: &Scenario, report: &Report) -> String {
         }
     }
     text += &layout(&heading, &rows);
-    text += &operations(report);
     text += &exceeded(report);
     let slowdowns = report.fairness_index.zip(report.max_slowdown);
     if let Some((fairness, slowdown)) = slowdowns {
@@ -168,20 +167,6 @@ fn promise(tenant: &ScenarioTenant, report: &Report) -> String {
         (None, None) => format!("weight {}", tenant.terms.class.weight().unwrap_or(1)),
         (None, Some(priority)) => priority.to_owned(),
     }
-}
-
-/// Operations of applications that have them.
-fn operations(report: &Report) -> String {
-    let mut text = String::new();
-    for tenant in &report.tenants {
-        for (kind, latency) in &tenant.operations {
-            let [mean, p95] = [latency.mean_ns, latency.p95_ns as f64].map(|ns| micros(ns / 1e3));
-            let p99 = micros(latency.p99_ns as f64 / 1e3);
-            let number = count(latency.count as f64);
-            text += &format!("{}: {number} operations {kind}, mean {mean} µs, p95 {p95}, p99 {p99}\n", tenant.name);
-        }
-    }
-    text
 }
 
 /// What a bound rests on, where it did not hold.

@@ -4,55 +4,10 @@ use std::ops::Range;
 
 use config::reading::{Section, Sink, choice, fraction, integer, list, or, span_in, text};
 use io_model::Nanos;
+use sim::FaultKind;
 use toml::Spanned;
 
-/// Something that goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fault {
-    /// When, from the start of the run; the warm-up counts.
-    pub at: Nanos,
-    /// What.
-    pub kind: FaultKind,
-}
-
-/// What goes wrong.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FaultKind {
-    /// The drive fails commands.
-    Error {
-        /// How many, above 0 and at most 1.
-        probability: f64,
-        /// For how long; `None`: to the end.
-        lasts: Option<Nanos>,
-    },
-    /// The drive finishes nothing.
-    Stall {
-        /// For how long.
-        lasts: Nanos,
-    },
-    /// Completions of one HWQ never come.
-    LoseHwq {
-        /// Which, counted over all pollers.
-        hwq: u16,
-        /// How long the host waits before it gives a command up.
-        timeout: Nanos,
-    },
-    /// The tenant's driver resets its controller.
-    Reset {
-        /// Index into the tenants.
-        tenant: usize,
-    },
-    /// The tenant goes away with commands in flight.
-    Leave {
-        /// Index into the tenants.
-        tenant: usize,
-    },
-    /// The tenant rings its doorbells for commands that aren't there.
-    Rogue {
-        /// Index into the tenants.
-        tenant: usize,
-    },
-}
+use crate::read::RUN_MAX;
 
 /// A fault as far as it could be read.
 pub(crate) struct FaultDraft {
@@ -66,6 +21,9 @@ pub(crate) enum KindDraft {
     Plain(FaultKind),
     Of(fn(usize) -> FaultKind, Spanned<String>),
 }
+
+/// Longer than any run.
+const TO_THE_END: Nanos = Nanos(2 * RUN_MAX.0);
 
 pub(crate) const KEYS: &[&str] = &["kind", "at", "for", "probability", "hwq", "timeout", "tenant"];
 
@@ -100,7 +58,8 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fau
             let remedy = "add probability = 0.001 (of a command to fail)";
             let probability = section.require(sink, "probability", remedy, fraction(0.000_001..=1.0));
             let lasts = or(sink, section, "for", None, |value| spans(1_000)(value).map(Some));
-            KindDraft::Plain(FaultKind::Error { probability: probability?.into_inner(), lasts: lasts? })
+            let ppm = (probability?.into_inner() * 1e6).round() as u32;
+            KindDraft::Plain(FaultKind::Errors { ppm, lasts: lasts?.unwrap_or(TO_THE_END) })
         }
         "stall" => {
             let lasts = section.require(sink, "for", "add for = \"5ms\" (how long it lasts)", spans(1_000));

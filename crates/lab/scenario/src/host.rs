@@ -2,39 +2,9 @@
 
 use config::reading::{Section, Sink, choice, or, small_integer, span_in};
 use io_model::Nanos;
+use sim::Layout;
 
 use crate::Host;
-
-/// The virtualization system: who shares a poller, and whose costs it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HostLayout {
-    /// A poller for each guaranteed tenant, one or several for all others.
-    Evenkeel,
-    /// One poller for all, mediated passthrough: MDev-NVMe.
-    Mdev,
-    /// One reactor for all: SPDK vhost.
-    Spdk,
-    /// An event loop for each tenant: QEMU's virtio-blk.
-    Virtio,
-    /// A queue of the drive for each tenant, nobody in between.
-    SrIov,
-    /// Host processes under one scheduler with one lock: K2.
-    K2,
-    /// A poller for each queue of each tenant: the daemon's `threads = "per-queue"`.
-    PerQueue,
-}
-
-impl HostLayout {
-    const ALL: [(&'static str, Self); 7] = [
-        ("evenkeel", Self::Evenkeel),
-        ("mdev", Self::Mdev),
-        ("spdk", Self::Spdk),
-        ("virtio", Self::Virtio),
-        ("sr-iov", Self::SrIov),
-        ("k2", Self::K2),
-        ("per-queue", Self::PerQueue),
-    ];
-}
 
 /// Costs of the host that a scenario sets itself; `None`: the layout's own. Each 0 to 1 s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,7 +62,8 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Hos
         ("vhost", "write \"spdk\""),
         ("qemu", "write \"virtio\""),
     ];
-    let layout = or(sink, section, "layout", HostLayout::Evenkeel, choice(&HostLayout::ALL, &absent));
+    let words = Layout::ALL.map(|layout| (layout.name(), layout));
+    let layout = or(sink, section, "layout", Layout::Evenkeel, choice(&words, &absent));
     let mut cost = |key| {
         let range = Nanos(0)..=Nanos(1_000_000_000);
         or(sink, section, key, None, |value| span_in(range)(value).map(Some))
@@ -113,7 +84,7 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Hos
         lock: cost("lock")?,
     };
     let best_effort_pollers = or(sink, section, "best_effort_pollers", 1, small_integer(1..=64));
-    if layout.is_some_and(|layout| layout != HostLayout::Evenkeel) {
+    if layout.is_some_and(|layout| layout != Layout::Evenkeel) {
         let why = "only layout = \"evenkeel\" has pollers for best-effort tenants";
         section.forbid(sink, "best_effort_pollers", why, "remove it, or write that layout");
     }

@@ -1,7 +1,8 @@
 //! The scenario file of a simulation: drive, host, policies, tenants with workloads, faults.
 //!
 //! [`Scenario::load`] reports every problem with its line and its remedy, like the daemon's file, with which it shares
-//! sections ([`config::reading`]). It reads no other file: traces and drive profiles are only paths here.
+//! sections ([`config::reading`]). It reads no other file: traces and drive profiles are only paths here. Faults,
+//! layouts and forms of traces are the simulator's own types.
 //!
 //! | module | |
 //! | --- | --- |
@@ -17,7 +18,6 @@ mod rules;
 mod scenario;
 mod workload;
 
-pub use fault::{Fault, FaultKind};
-pub use host::{HostCosts, HostLayout};
+pub use host::HostCosts;
 pub use scenario::{Drive, Host, Run, Scenario, ScenarioTenant};
-pub use workload::{Arrival, Fio, Open, Personality, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
+pub use workload::{Arrival, Fio, Open, TraceReplay, Workload};

@@ -61,7 +61,7 @@ const DRIVE_DEFAULT: Size = Size(400_000_000_000);
 const TENANT_DEFAULT: Size = Size(16 << 30);
 const FAULTS_MAX: usize = 1024;
 /// A day of virtual time is more than anyone waits for.
-const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
+pub(crate) const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 
 /// What was read so far: `None` where a problem was noted.
 pub(crate) struct Draft {

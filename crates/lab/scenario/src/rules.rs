@@ -9,9 +9,10 @@ use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
 use policy::Settings;
+use sim::Fault;
 use toml::Spanned;
 
-use crate::fault::{Fault, KindDraft};
+use crate::fault::KindDraft;
 use crate::read::Draft;
 use crate::{ScenarioTenant, Workload};
 

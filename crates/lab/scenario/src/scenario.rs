@@ -8,9 +8,9 @@ use config::{ConfigErrors, Problem, Profile};
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::{Settings, Terms};
+use sim::{Fault, Layout};
 
-use crate::fault::Fault;
-use crate::host::{HostCosts, HostLayout};
+use crate::host::HostCosts;
 use crate::read;
 use crate::workload::Workload;
 
@@ -55,8 +55,8 @@ pub struct Drive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Host {
     /// The virtualization system.
-    pub layout: HostLayout,
-    /// Pollers for best-effort tenants under [`HostLayout::Evenkeel`], which are spread over them in turn: 1 to 64.
+    pub layout: Layout,
+    /// Pollers for best-effort tenants under [`Layout::Evenkeel`], which are spread over them in turn: 1 to 64.
     /// Policies that take one poller have one.
     pub best_effort_pollers: u16,
     /// Costs that differ from the layout's own.

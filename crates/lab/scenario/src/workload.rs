@@ -17,21 +17,12 @@ pub enum Workload {
     Fio(Fio),
     /// An open loop: arrivals come whether or not the last I/O ended.
     Open(Open),
-    /// A key-value store.
-    Ycsb(Ycsb),
     /// A block trace.
     Trace(TraceReplay),
     /// A synthetic stand-in for the *webusers* trace.
     Webuser {
         /// Its mean rate.
         rate_iops: Rate,
-    },
-    /// A file server or a web server.
-    Filebench {
-        /// Which.
-        personality: Personality,
-        /// Its threads, 1 to 1024.
-        threads: u32,
     },
     /// Nothing.
     Idle,
@@ -79,81 +70,25 @@ pub enum Arrival {
     },
 }
 
-/// A key-value store under YCSB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ycsb {
-    /// Which of its mixes.
-    pub mix: YcsbMix,
-    /// Client threads, 1 to 1024.
-    pub threads: u32,
-    /// Records of 1 KB; `None`: as many as the model of the store takes by default.
-    pub records: Option<u32>,
-}
-
-/// YCSB's core workloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum YcsbMix {
-    /// Half reads, half updates.
-    A,
-    /// 95 % reads.
-    B,
-    /// Reads alone.
-    C,
-    /// Reads of the latest.
-    D,
-    /// Short ranges.
-    E,
-    /// Read, modify, write.
-    F,
-}
-
 /// A block trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceReplay {
     /// The file, from the current directory or absolute.
     pub path: PathBuf,
     /// Its form; `None`: found out by its first lines.
-    pub format: Option<TraceFormat>,
+    pub format: Option<trace::Format>,
     /// How much faster than it was recorded, 0.000001 to 1000000.
     pub speed: f64,
     /// Begin again at the end; `None`: yes, if the trace spans any time.
     pub looping: Option<bool>,
 }
 
-/// A form of block trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TraceFormat {
-    /// Text of Florida International University.
-    Fiu,
-    /// CSV of Microsoft Research Cambridge.
-    Msr,
-    /// CSV of CloudPhysics.
-    CloudPhysics,
-    /// fio's `write_iolog`.
-    Fio,
-    /// `blkparse`'s text.
-    Blkparse,
-    /// What `evenkeel trace` writes.
-    Evenkeel,
-}
-
-/// Which of Filebench's personalities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Personality {
-    /// Mostly reads of whole files.
-    Webserver,
-    /// Writes, appends and reads.
-    Fileserver,
-}
-
 /// Which keys each kind has.
-const KINDS: [(&str, &[&str]); 7] = [
+const KINDS: [(&str, &[&str]); 5] = [
     ("fio", &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
     ("open", &["rate_iops", "arrival", "on", "off", "rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
-    ("ycsb", &["workload", "threads", "records"]),
     ("trace", &["path", "format", "speed", "loop"]),
     ("webuser", &["rate_iops"]),
-    ("filebench", &["personality", "threads"]),
     ("idle", &[]),
 ];
 
@@ -170,14 +105,10 @@ pub(crate) const KEYS: &[&str] = &[
     "arrival",
     "on",
     "off",
-    "workload",
-    "threads",
-    "records",
     "path",
     "format",
     "speed",
     "loop",
-    "personality",
 ];
 
 /// `vcpus`: an open loop has a thread for each, unless it says otherwise.
@@ -194,16 +125,8 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -
     match kind {
         "fio" => read_fio(sink, section).map(Workload::Fio),
         "open" => read_open(sink, section, vcpus).map(Workload::Open),
-        "ycsb" => read_ycsb(sink, section).map(Workload::Ycsb),
         "trace" => read_trace(sink, section).map(Workload::Trace),
         "webuser" => Some(Workload::Webuser { rate_iops: or(sink, section, "rate_iops", Rate(4_000), arrivals)? }),
-        "filebench" => {
-            let words = [("webserver", Personality::Webserver), ("fileserver", Personality::Fileserver)];
-            let remedy = "add personality = \"webserver\" or \"fileserver\"";
-            let personality = section.require(sink, "personality", remedy, choice(&words, &[]));
-            let threads = or(sink, section, "threads", 8, integer(THREADS));
-            Some(Workload::Filebench { personality: personality?.into_inner(), threads: threads? })
-        }
         _ => Some(Workload::Idle),
     }
 }
@@ -241,34 +164,12 @@ fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Opti
     Some(Open { numjobs: numjobs?, iodepth: iodepth?, rate_iops, arrival, rw: rw? })
 }
 
-fn read_ycsb(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Ycsb> {
-    let words = [
-        ("a", YcsbMix::A),
-        ("b", YcsbMix::B),
-        ("c", YcsbMix::C),
-        ("d", YcsbMix::D),
-        ("e", YcsbMix::E),
-        ("f", YcsbMix::F),
-    ];
-    let mix = section.require(sink, "workload", "add workload = \"a\" (to \"f\")", choice(&words, &[]));
-    let threads = or(sink, section, "threads", 4, integer(THREADS));
-    let records = or(sink, section, "records", None, |v| integer(1_000..=1_000_000_000)(v).map(Some));
-    Some(Ycsb { mix: mix?.into_inner(), threads: threads?, records: records? })
-}
-
 fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceReplay> {
     let file = sink.text.file.clone();
     let remedy = "add path = \"traces/web.csv\", from the directory of this file";
     let path = section.require(sink, "path", remedy, |value| beside(&file, &text(value)?));
-    let words = [
-        ("auto", None),
-        ("fiu", Some(TraceFormat::Fiu)),
-        ("msr", Some(TraceFormat::Msr)),
-        ("cloudphysics", Some(TraceFormat::CloudPhysics)),
-        ("fio", Some(TraceFormat::Fio)),
-        ("blkparse", Some(TraceFormat::Blkparse)),
-        ("evenkeel", Some(TraceFormat::Evenkeel)),
-    ];
+    let mut words = vec![("auto", None)];
+    words.extend(trace::Format::ALL.map(|format| (format.name(), Some(format))));
     let format = or(sink, section, "format", None, choice(&words, &[]));
     let speed = or(sink, section, "speed", 1.0, fraction(0.000_001..=1_000_000.0));
     let looping = or(sink, section, "loop", None, |value| boolean(value).map(Some));

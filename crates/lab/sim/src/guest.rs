@@ -299,20 +299,15 @@ impl Guest {
             thread.job.failed();
         }
         thread.job.completed(&io.shape, took, io_model::Nanos(now_ns));
-        self.follow(io.job, now_ns, asks);
+        self.follow(io.job, now_ns);
         self.ready(io.job, now_ns, asks);
     }
 
-    /// Takes what a thread's last call led to: operations that ended, other threads that can go on.
-    fn follow(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) {
+    /// Takes the operations that ended in a thread's last call.
+    fn follow(&mut self, thread: u32, now_ns: u64) {
         while let Some(operation) = self.threads[thread as usize].job.take_operation() {
             if now_ns >= self.measure_from_ns && !self.stopped {
                 self.tally.operation(operation);
-            }
-        }
-        while let Some(woken) = self.threads[thread as usize].job.take_wake() {
-            if woken < self.threads.len() {
-                self.ready(woken as u32, now_ns, asks);
             }
         }
     }
@@ -348,7 +343,7 @@ impl Guest {
     /// Asks a thread for its next I/O.
     fn ask(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) -> Option<(Shape, Option<u64>)> {
         let action = self.threads[thread as usize].job.next(io_model::Nanos(now_ns));
-        self.follow(thread, now_ns, asks);
+        self.follow(thread, now_ns);
         let place = &mut self.threads[thread as usize];
         match action {
             Action::Submit { shape, since } => return Some((shape, since.map(|since| since.0))),

@@ -60,11 +60,4 @@ pub trait Job {
     fn take_operation(&mut self) -> Option<Operation> {
         None
     }
-
-    /// Another job of the same workload, by its place among them, that must be asked again now: it waits for
-    /// something that this job did (a database's threads wait for each other's commits). Asked as
-    /// `take_operation` is; the woken one is asked even if it answered `WaitCompletion` with nothing in flight.
-    fn take_wake(&mut self) -> Option<usize> {
-        None
-    }
 }

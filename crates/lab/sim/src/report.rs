@@ -51,7 +51,8 @@ pub struct TenantReport {
     /// What ended in each window, if the scenario asked for windows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub windows: Vec<Window>,
-    /// Operations of applications that have them, by kind.
+    /// Operations of applications that have them, by kind: those of a loop with pauses.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub operations: BTreeMap<String, Latencies>,
     /// Target of a guaranteed tenant.
     pub target_ns: Option<u64>,

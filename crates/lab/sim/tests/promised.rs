@@ -22,8 +22,8 @@ fn beside(target: Nanos, kib: u32, read_percent: u8, policy: PolicyConfig) -> Sc
     let promised = reader(Class::guaranteed(Some(target)), 1, 1);
     Scenario {
         policy,
-        warmup: Nanos::from_millis(600),
-        duration: Nanos::from_millis(300),
+        warmup: Nanos::from_millis(400),
+        duration: Nanos::from_millis(200),
         ..scenario(vec![promised, busy.clone(), busy])
     }
 }
@@ -62,7 +62,7 @@ fn a_target_that_a_single_command_of_others_takes_longer_than_is_kept() {
     let mut short = reader(BEST_EFFORT, 4, 8);
     short.workload = Workload::Fio(Fio::random_4k(4, 8, 100));
     scenario.tenants.extend([short.clone(), short]);
-    (scenario.warmup, scenario.duration) = (Nanos::from_millis(2_000), Nanos::from_millis(2_000));
+    (scenario.warmup, scenario.duration) = (Nanos::from_millis(1_000), Nanos::from_millis(2_000));
     scenario.starvation_limit = Nanos::from_millis(500);
     let report = clean(&scenario);
     assert!(reached(&report) <= 1.0, "{}", reached(&report));
@@ -79,7 +79,7 @@ fn by_weight(profile: Profile, policy: PolicyConfig) -> Vec<f64> {
         Tenant { terms: Terms::best_effort(weight), workload, ..reader(BEST_EFFORT, 4, 32) }
     };
     let scenario = Scenario { policy, profile, ..scenario(vec![of(1), of(3)]) };
-    clean(&Scenario { warmup: Nanos::from_millis(300), duration: Nanos::from_millis(300), ..scenario })
+    clean(&Scenario { warmup: Nanos::from_millis(200), duration: Nanos::from_millis(100), ..scenario })
         .tenants
         .iter()
         .map(|tenant| tenant.iops)
@@ -128,12 +128,12 @@ fn nobody_is_held_back_for_a_tenant_that_is_not_there() {
 
 #[test]
 fn another_percentile_is_kept_and_used_as_well() {
-    for (percent, least) in [(95.0, 0.8), (99.9, 0.6)] {
+    for (percent, least, ms) in [(95.0, 0.8, 200), (99.9, 0.6, 1_000)] {
         let percentile = Percentile::new(percent).expect("a percentile");
         let target = Nanos::from_micros(100);
         let mut scenario = beside(target, 16, 50, ours());
         scenario.tenants[0].terms = Class::Guaranteed { latency_target: Some(target), percentile }.into();
-        scenario.duration = Nanos::from_millis(1_000);
+        scenario.duration = Nanos::from_millis(ms);
         let report = clean(&scenario);
         let latency = &report.tenants[0].latency;
         let took_ns = if percent == 95.0 { latency.p95_ns } else { latency.p999_ns };
@@ -152,7 +152,7 @@ fn with_floors(floors: [Floor; 2], depth: u32) -> Scenario {
         tenant.terms.floor = floor;
         scenario.tenants.push(tenant);
     }
-    scenario.duration = Nanos::from_millis(1_000);
+    scenario.duration = Nanos::from_millis(400);
     scenario
 }
 
@@ -196,7 +196,7 @@ fn a_floor_beyond_what_a_poller_can_do_leaves_others_their_64th() {
     let mut tenants = vec![busy; 2];
     tenants[1].terms.floor = Floor { ios_per_sec: 1_000_000, mbytes_per_sec: 0 };
     let mut scenario = Scenario { policy: ours(), ..scenario(tenants) };
-    (scenario.warmup, scenario.duration) = (Nanos::from_millis(500), Nanos::from_millis(500));
+    (scenario.warmup, scenario.duration) = (Nanos::from_millis(300), Nanos::from_millis(200));
     scenario.starvation_limit = Nanos::from_millis(100);
     let report = clean(&scenario);
     let [other, floor] = [0, 1].map(|tenant| report.tenants[tenant].iops);

@@ -30,7 +30,7 @@ pub(crate) struct Builder {
     pub counts: Counts,
     clock: Clock,
     /// The first request's; further ones are compared with it.
-    device: Option<[Vec<u8>; 2]>,
+    device: Option<Vec<u8>>,
 }
 
 impl Builder {
@@ -99,15 +99,12 @@ impl Builder {
         }
     }
 
-    fn note_device(&mut self, device: [&[u8]; 2]) {
+    fn note_device(&mut self, device: &[u8]) {
         match &self.device {
             Some(first) => {
-                // Byte by byte, for `==` calls memcmp even with nothing to compare, and its masked vector load from
-                // an empty slice's dangling address took half of the time of reading a trace.
-                let same = first.iter().zip(device).all(|(first, field)| first.iter().eq(field));
-                self.counts.other_devices += u64::from(!same);
+                self.counts.other_devices += u64::from(first != device);
             }
-            None => self.device = Some(device.map(<[u8]>::to_vec)),
+            None => self.device = Some(device.to_vec()),
         }
     }
 }

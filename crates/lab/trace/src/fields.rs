@@ -74,18 +74,6 @@ fn digit(byte: u8) -> Option<u64> {
     (digit <= 9).then_some(u64::from(digit))
 }
 
-/// One hexadecimal byte of one or two digits, with or without `0x`.
-pub(crate) fn hex_byte(text: &[u8]) -> Option<u8> {
-    let digits = text.strip_prefix(b"0x").unwrap_or(text);
-    if !(1..=2).contains(&digits.len()) {
-        return None;
-    }
-    digits.iter().try_fold(0u8, |value, &byte| {
-        let digit = char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())?;
-        Some(value << 4 | digit)
-    })
-}
-
 /// `seconds.fraction` with up to nine digits of fraction, in nanoseconds.
 pub(crate) fn seconds(text: &[u8]) -> Option<u64> {
     let point = text.iter().position(|&byte| byte == b'.')?;
@@ -107,14 +95,6 @@ mod tests {
         assert_eq!(decimal(b"007"), Some(7));
         for text in [&b""[..], b"18446744073709551616", b"+1", b"-1", b"1 ", b"0x1", b"1/", b"1:"] {
             assert_eq!(decimal(text), None, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn hexadecimal_bytes() {
-        assert_eq!([hex_byte(b"2a"), hex_byte(b"0xFF"), hex_byte(b"8")], [Some(0x2a), Some(0xff), Some(8)]);
-        for text in [&b""[..], b"0x", b"123", b"g", b"-1"] {
-            assert_eq!(hex_byte(text), None, "{text:?}");
         }
     }
 

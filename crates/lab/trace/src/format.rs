@@ -9,18 +9,12 @@ use crate::lines;
 /// A form of block trace. [`crate::read()`]'s documentation has a table of their units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Text of Florida International University, in SNIA's repository.
-    Fiu,
-    /// CSV of Microsoft Research Cambridge, in SNIA's repository.
-    Msr,
-    /// CSV of CloudPhysics.
-    CloudPhysics,
+    /// What `evenkeel trace` writes.
+    Evenkeel,
     /// What fio's `write_iolog` writes, version 2 or 3.
     FioIolog,
     /// What `blkparse` prints unless told otherwise.
     Blkparse,
-    /// What `evenkeel trace` writes.
-    Evenkeel,
 }
 
 /// A name that is none of [`Format::NAMES`].
@@ -30,31 +24,17 @@ pub struct UnknownFormat(pub String);
 
 impl Format {
     /// Each format, in the order in which they are tried.
-    pub const ALL: [Self; 6] =
-        [Self::Evenkeel, Self::FioIolog, Self::CloudPhysics, Self::Msr, Self::Blkparse, Self::Fiu];
+    pub const ALL: [Self; 3] = [Self::Evenkeel, Self::FioIolog, Self::Blkparse];
 
     /// Their names, in the same order.
-    pub const NAMES: [&str; 6] = ["evenkeel", "fio", "cloudphysics", "msr", "blkparse", "fiu"];
+    pub const NAMES: [&str; 3] = ["evenkeel", "fio", "blkparse"];
 
     /// The format's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::FioIolog => "fio",
-            Self::CloudPhysics => "cloudphysics",
-            Self::Msr => "msr",
             Self::Blkparse => "blkparse",
             Self::Evenkeel => "evenkeel",
-            Self::Fiu => "fiu",
-        }
-    }
-
-    /// The unit of its timestamps, in nanoseconds.
-    pub fn tick_ns(self) -> u64 {
-        match self {
-            Self::Fiu | Self::Blkparse | Self::Evenkeel => 1,
-            Self::Msr => 100,
-            Self::FioIolog => 1_000,
-            Self::CloudPhysics => 1_000_000_000,
         }
     }
 

@@ -1,11 +1,8 @@
 //! One parser per format: a line in, what it says out.
 
 mod blkparse;
-mod cloudphysics;
 mod evenkeel;
 mod fio;
-mod fiu;
-mod msr;
 
 use io_model::Op;
 
@@ -32,8 +29,8 @@ pub(crate) struct Request<'a> {
     pub op: Op,
     pub offset_bytes: u64,
     pub len_bytes: u64,
-    /// What names the device or file, in up to two fields: to count requests to others than the first.
-    pub device: [&'a [u8]; 2],
+    /// What names the device or file: to count requests to others than the first.
+    pub device: &'a [u8],
     /// The request asks for a flush before it.
     pub flush_first: bool,
 }
@@ -47,9 +44,6 @@ pub(crate) struct Refusal<'a> {
 
 /// A format's parser, with what it remembers from line to line.
 pub(crate) enum Parser {
-    Fiu,
-    Msr,
-    CloudPhysics,
     FioIolog(fio::State),
     Blkparse,
     Evenkeel,
@@ -58,9 +52,6 @@ pub(crate) enum Parser {
 impl Parser {
     pub(crate) fn new(format: Format) -> Self {
         match format {
-            Format::Fiu => Self::Fiu,
-            Format::Msr => Self::Msr,
-            Format::CloudPhysics => Self::CloudPhysics,
             Format::FioIolog => Self::FioIolog(fio::State::default()),
             Format::Blkparse => Self::Blkparse,
             Format::Evenkeel => Self::Evenkeel,
@@ -70,9 +61,6 @@ impl Parser {
     /// What `line` says: no blanks around it, not empty, no comment.
     pub(crate) fn line<'a>(&mut self, line: &'a [u8]) -> Result<Line<'a>, Refusal<'a>> {
         match self {
-            Self::Fiu => fiu::line(line),
-            Self::Msr => msr::line(line),
-            Self::CloudPhysics => cloudphysics::line(line),
             Self::FioIolog(state) => state.line(line),
             Self::Blkparse => blkparse::line(line),
             Self::Evenkeel => evenkeel::line(line),
@@ -91,15 +79,4 @@ impl Parser {
 /// `value` in units of `unit`, refused where it does not fit 64 bits.
 fn scaled<'a>(value: u64, unit: u64, line: &'a [u8]) -> Result<u64, Refusal<'a>> {
     value.checked_mul(unit).ok_or(Refusal { expected: "times and places that fit 64 bits", found: line })
-}
-
-/// `R`, `W`, `Read` or `Write`, in either case.
-fn read_or_write(found: &[u8]) -> Result<Op, Refusal<'_>> {
-    if found.eq_ignore_ascii_case(b"r") || found.eq_ignore_ascii_case(b"read") {
-        Ok(Op::Read)
-    } else if found.eq_ignore_ascii_case(b"w") || found.eq_ignore_ascii_case(b"write") {
-        Ok(Op::Write)
-    } else {
-        Err(Refusal { expected: "Read or Write", found })
-    }
 }

@@ -64,8 +64,6 @@ pub struct Counts {
     pub split: u64,
     /// Requests to another device or file than the first request's, laid over it.
     pub other_devices: u64,
-    /// Entries whose time [`Trace::spread_ticks`] changed.
-    pub spread: u64,
     /// Entries past the end of the disk, moved by [`Trace::fit`].
     pub moved: u64,
     /// Entries longer than the disk, shortened by [`Trace::fit`].
@@ -204,24 +202,5 @@ impl Trace {
             self.counts.moved += u64::from(entry.offset_bytes != old_bytes);
         }
         Ok(())
-    }
-
-    /// Spreads the entries of each tick of the format's clock evenly over it, in their order.
-    ///
-    /// For traces whose clock is too coarse to say when within a tick a request came ([`Format::tick_ns`]: a
-    /// second in CloudPhysics'): replayed as they are, all requests of a tick arrive as one burst, which no drive
-    /// saw. An assumption about the trace, so nothing applies it unasked; [`Counts::spread`] says to how many
-    /// entries it was.
-    pub fn spread_ticks(&mut self) {
-        let tick_ns = self.format.tick_ns();
-        for tied in self.entries.chunk_by_mut(|a, b| a.time_ns == b.time_ns) {
-            let count = tied.len() as u64;
-            for (index, entry) in (0u64..).zip(tied) {
-                // Less than one tick, so the next tick's entries stay behind; the product needs 128 bits.
-                let into_tick_ns = (u128::from(index) * u128::from(tick_ns) / u128::from(count)) as u64;
-                entry.time_ns = entry.time_ns.saturating_add(into_tick_ns);
-                self.counts.spread += u64::from(into_tick_ns > 0);
-            }
-        }
     }
 }

@@ -26,6 +26,7 @@ pub fn experiments(papers: &[Paper]) -> Vec<Experiment> {
 
 /// What of some papers can't be measured.
 pub fn uncovered(papers: &[Paper]) -> Vec<Uncovered> {
-    let all = [qos::uncovered(), vbmq::uncovered(), cloud::uncovered()];
-    all.into_iter().filter(|one| papers.contains(&one.paper)).collect()
+    let all = lpns::uncovered().into_iter().chain(fairnvme::uncovered());
+    let all = all.chain([qos::uncovered(), vbmq::uncovered(), cloud::uncovered()]);
+    all.filter(|one| papers.contains(&one.paper)).collect()
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use config::Profile;
 use io_model::Nanos;
 use policy::{Class, Settings};
-use scenario::{Arrival, FaultKind, Scenario, Workload};
+use scenario::{Arrival, Scenario, Workload};
+use sim::FaultKind;
 
 fn scenario(name: &str) -> Scenario {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/scenarios").join(name);
@@ -36,8 +37,9 @@ fn mixed_tenants_and_faults() {
     let Workload::Open(bursts) = &mixed.tenants[3].workload else { panic!("not open") };
     assert_eq!(bursts.arrival, Arrival::OnOff { on: Nanos(50_000_000), off: Nanos(150_000_000) });
 
-    let faults = scenario("faults.toml").faults;
-    assert_eq!(faults[0].kind, FaultKind::Error { probability: 0.0001, lasts: None });
+    let scenario = scenario("faults.toml");
+    let (faults, span) = (scenario.faults, scenario.run.warmup + scenario.run.duration);
+    assert!(matches!(faults[0].kind, FaultKind::Errors { ppm: 100, lasts } if lasts >= span), "to the end");
     assert_eq!(faults[4].kind, FaultKind::Leave { tenant: 3 }, "by the name of a copy");
 }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use config::TENANTS_MAX;
-use scenario::{FaultKind, Scenario};
+use scenario::Scenario;
+use sim::FaultKind;
 
 use crate::mutate::{mutate, mutate_lines};
 use crate::seeds::for_each_seed;

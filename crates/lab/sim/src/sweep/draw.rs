@@ -12,9 +12,7 @@ use policy::{
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
 
-use crate::workload::{
-    Access, Arrivals, BlockSize, Core, Filebench, Fio, Open, Pattern, Personality, Replay, Webuser, Workload, Ycsb,
-};
+use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Replay, Webuser, Workload};
 use crate::{Change, ChangeKind, Contention, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
 
 const MIB: u64 = 1 << 20;
@@ -467,10 +465,10 @@ fn tenant(rng: &mut Rng, at: usize) -> Tenant {
 
 fn workload(rng: &mut Rng, size_bytes: u64) -> Workload {
     match rng.u8(..16) {
-        0..7 => {
+        0..7 | 12 | 13 => {
             Workload::Fio(Fio { jobs: rng.u32(1..=8), iodepth: *choose(rng, &[1, 1, 4, 32, 128]), access: access(rng) })
         }
-        7..10 => Workload::Open(Open {
+        7..10 | 14 => Workload::Open(Open {
             jobs: rng.u32(1..=4),
             arrivals: arrivals(rng),
             access: access(rng),
@@ -478,11 +476,6 @@ fn workload(rng: &mut Rng, size_bytes: u64) -> Workload {
         }),
         10 => Workload::Webuser(Webuser { mean_iops: rng.f64() * 50_000.0 + 100.0, ..Webuser::default() }),
         11 => Workload::Replay(replay(rng, size_bytes)),
-        12 | 13 => {
-            let cores = [Core::A, Core::B, Core::C, Core::D, Core::E, Core::F];
-            Workload::Ycsb(Ycsb::new(*choose(rng, &cores)).scaled_down(1 << rng.u32(8..=12)))
-        }
-        14 => Workload::Filebench(Filebench::new(*choose(rng, &[Personality::Webserver, Personality::Fileserver]))),
         _ => Workload::Idle,
     }
 }
@@ -511,19 +504,19 @@ fn arrivals(rng: &mut Rng) -> Arrivals {
     }
 }
 
-/// A made-up trace in the form of Microsoft Research's.
+/// A made-up trace in fio's form.
 fn replay(rng: &mut Rng, size_bytes: u64) -> Replay {
-    let mut text = String::new();
-    let mut filetime = 128_166_372_000_000_000_u64;
+    let mut text = "fio version 3 iolog\n".to_owned();
+    let mut at_us = 0;
     for _ in 0..rng.u32(1..=200) {
-        filetime += rng.u64(0..2_000);
+        at_us += rng.u64(0..200);
         let (offset, len) = (rng.u64(0..size_bytes / 2), rng.u64(0..65_536));
-        let op = choose(rng, &["Read", "Write"]);
+        let op = choose(rng, &["read", "write"]);
         // Writing to a string can't fail.
-        let _ = writeln!(text, "{filetime},host,0,{op},{offset},{len},100");
+        let _ = writeln!(text, "{at_us} disk {op} {offset} {len}");
     }
     let limits = trace::Limits::default();
-    let read = trace::read(text.as_bytes(), "drawn", Some(trace::Format::Msr), limits);
+    let read = trace::read(text.as_bytes(), "drawn", Some(trace::Format::FioIolog), limits);
     let trace = Arc::new(read.expect("a drawn trace is well-formed"));
     Replay { speed: 0.5 + rng.f64() * 4.0, looping: rng.bool(), jobs: rng.u32(1..=4), ..Replay::new(trace) }
 }

@@ -40,8 +40,8 @@ enum Event {
     },
 }
 
-/// Runs the jobs until `until`: each I/O takes `latency_ns` and as much for each block of 4 KiB as `block_ns` says.
-pub(super) fn drive(jobs: &mut [Box<dyn Job>], latency_ns: u64, block_ns: u64, until: Nanos) -> Run {
+/// Runs the jobs until `until`: each I/O takes `latency_ns`.
+pub(super) fn drive(jobs: &mut [Box<dyn Job>], latency_ns: u64, until: Nanos) -> Run {
     let mut run = Run { deepest: vec![0; jobs.len()], ..Run::default() };
     let mut outstanding = vec![0u32; jobs.len()];
     let mut turns = vec![0u64; jobs.len()];
@@ -59,8 +59,7 @@ pub(super) fn drive(jobs: &mut [Box<dyn Job>], latency_ns: u64, block_ns: u64, u
                         run.submitted.push(Submitted { job, at: now, shape, since });
                         outstanding[job] += 1;
                         run.deepest[job] = run.deepest[job].max(outstanding[job]);
-                        let blocks = u64::from(shape.len_bytes).div_ceil(4096);
-                        (now + Nanos(latency_ns + blocks * block_ns), Event::Completed { job, io })
+                        (now + Nanos(latency_ns), Event::Completed { job, io })
                     }
                     Action::WaitUntil(at) => {
                         assert!(at > now, "job {job} waits for the past");
@@ -76,9 +75,6 @@ pub(super) fn drive(jobs: &mut [Box<dyn Job>], latency_ns: u64, block_ns: u64, u
             }
             while let Some(operation) = jobs[job].take_operation() {
                 run.operations.push(operation);
-            }
-            while let Some(woken) = jobs[job].take_wake() {
-                asked.push_back(woken);
             }
         }
         let Some(Reverse((at, _, event))) = events.pop() else { break };

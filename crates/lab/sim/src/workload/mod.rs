@@ -8,11 +8,9 @@
 //! | `phases` | a closed loop that does something else from time to time, or nothing |
 //! | `webuser` | a stand-in for the web server's trace that LPNS replays |
 //! | `replay` | a block trace |
-//! | `ycsb` | a key-value store's operations through a small model of its log-structured merge tree |
-//! | `filebench` | a web server's and a file server's file operations |
 //!
 //! Not implemented: fio's rate limits, think times and offsets that follow a distribution; a guest's file system and
-//! page cache but as `ycsb` and `filebench` say.
+//! page cache; applications with logic of their own, as a database: record a trace of those.
 //!
 //! A workload is data; [`Workload::jobs`] makes its threads. All random numbers come from the seed that is passed
 //! in, so the same workload, disk and seed ask for the same I/Os as long as they complete in the same order.
@@ -20,7 +18,6 @@
 mod access;
 #[cfg(test)]
 mod driver;
-mod filebench;
 mod fio;
 mod open;
 mod phases;
@@ -29,16 +26,13 @@ mod seed;
 #[cfg(test)]
 mod tests;
 mod webuser;
-mod ycsb;
 
 pub use access::{Access, BlockSize, Pattern};
-pub use filebench::{Filebench, Personality};
 pub use fio::Fio;
 pub use open::{Arrivals, Open};
 pub use phases::{AWAKE, Phase, Phases, WAKING};
 pub use replay::Replay;
 pub use webuser::Webuser;
-pub use ycsb::{Core, CpuCosts, Lsm, LsmStats, Mix, Requests, StatsHandle, Store, Ycsb};
 
 use crate::Job;
 
@@ -55,10 +49,6 @@ pub enum Workload {
     Webuser(Webuser),
     /// A block trace.
     Replay(Replay),
-    /// A key-value store.
-    Ycsb(Ycsb),
-    /// File operations.
-    Filebench(Filebench),
     /// Nothing.
     Idle,
     /// Overwrites what deleted disks left: the daemon's wiper, a tenant without a disk. The engine gives it its work.
@@ -78,8 +68,6 @@ impl Workload {
             Self::Open(open) => open.jobs(disk_bytes, seed),
             Self::Webuser(webuser) => webuser.jobs(disk_bytes, seed),
             Self::Replay(replay) => replay.jobs(),
-            Self::Ycsb(ycsb) => ycsb.start(disk_bytes, seed).map_or_else(|_| Vec::new(), |store| store.jobs),
-            Self::Filebench(filebench) => filebench.jobs(disk_bytes, seed),
             Self::Idle | Self::Wipe => Vec::new(),
         }
     }
@@ -92,8 +80,6 @@ impl Workload {
             Self::Open(open) => open.validate(disk_bytes),
             Self::Webuser(webuser) => webuser.validate(disk_bytes),
             Self::Replay(replay) => replay.validate(disk_bytes),
-            Self::Ycsb(ycsb) => ycsb.validate(disk_bytes),
-            Self::Filebench(filebench) => filebench.validate(disk_bytes),
             Self::Idle | Self::Wipe => Ok(()),
         }
     }

@@ -61,7 +61,7 @@ pub(super) fn line(line: &[u8]) -> Result<Line<'_>, Refusal<'_>> {
         op,
         offset_bytes: scaled(sector, BLOCK_BYTES, line)?,
         len_bytes: scaled(sectors, BLOCK_BYTES, line)?,
-        device: [device, b""],
+        device,
         flush_first: kind.flush_first && op != Op::Flush,
     };
     Ok(if action == b"Q" { Line::Request(request) } else { Line::Issued(request) })

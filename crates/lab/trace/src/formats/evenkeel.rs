@@ -41,7 +41,7 @@ pub(super) fn line(line: &[u8]) -> Result<Line<'_>, Refusal<'_>> {
         return Err(Refusal { expected: "8 fields", found });
     }
     let offset_bytes = scaled(block, BLOCK_BYTES, line)?;
-    Ok(Line::Request(Request { time_ns, op, offset_bytes, len_bytes, device: [disk, b""], flush_first: false }))
+    Ok(Line::Request(Request { time_ns, op, offset_bytes, len_bytes, device: disk, flush_first: false }))
 }
 
 /// Where a comment is the last line: how many commands could not be recorded.

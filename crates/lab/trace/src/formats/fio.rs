@@ -64,6 +64,6 @@ impl State {
             Op::Flush => (0, 0),
             _ => (words.number("an offset in bytes")?, words.number("a length in bytes")?),
         };
-        Ok(Line::Request(Request { time_ns, op, offset_bytes, len_bytes, device: [file, b""], flush_first: false }))
+        Ok(Line::Request(Request { time_ns, op, offset_bytes, len_bytes, device: file, flush_first: false }))
     }
 }

@@ -119,7 +119,7 @@ pub const OMEGA: [(&str, f64, (f64, f64)); 2] = [("P5800X", 190.0, (160.0, 240.0
 /// Eq. 5's example: R (commands per µs), L_h (µs), Ω, d and the bound (µs).
 pub const EQ5_EXAMPLE: (f64, f64, f64, f64, Printed) = (0.8, 11.05, 10.0, 1.0, printed(23.55));
 
-/// Table 3: YCSB workload, operation, percentile, MDev and LPNS.
+/// Table 3: YCSB workload, operation, percentile, MDev and LPNS in µs.
 pub const YCSB_US: [(&str, &str, &str, Printed, Printed); 8] = [
     ("A", "read", "p95", printed(419.0), printed(242.0)),
     ("A", "read", "p99", printed(896.0), printed(366.0)),

@@ -277,7 +277,7 @@ fn collecting(profile: &Profile) -> Option<Profile> {
 }
 
 fn read_trace() -> Arc<Trace> {
-    let read = trace::read(TRACE.as_bytes(), "trace-beside-noise.csv", Some(Format::Msr), Limits::default());
+    let read = trace::read(TRACE.as_bytes(), "trace-beside-noise.csv", Some(Format::Evenkeel), Limits::default());
     let mut trace = read.expect("the example is well-formed");
     trace.fit(DISK_BYTES).expect("a disk has more than two pages");
     Arc::new(trace)

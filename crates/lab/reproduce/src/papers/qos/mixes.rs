@@ -230,7 +230,7 @@ fn demands(figure: &mut Figure, all: &[Seen]) {
 mod tests {
     use io_model::QueuePriority;
     use planner::{Site, Size, Tenant, predict};
-    use policy::Class;
+    use policy::{Class, PolicyConfig};
     use sim::HostCosts;
     use ssd_model::Profile;
 
@@ -255,6 +255,12 @@ mod tests {
         Mix::of_one_size(Site { profile, host: host(&HostCosts::default()) }, tenants)
     }
 
+    /// Predicted over simulated, after a warm-up in which the policy learns. Both in ms.
+    fn simulated(mix: &Mix, policy: PolicyConfig, forecast: &Forecast, warmup: u64, span: u64) -> Vec<Seen> {
+        let scenario = scenario(mix, policy, Nanos::from_millis(warmup), Nanos::from_millis(span));
+        compare(mix, forecast, &sim::run(&scenario).unwrap())
+    }
+
     /// On four drives: what the others get within 12 %, the promised tenant's 99th percentile within 5 %, its 99.9th
     /// within 20 %. It is forecast too long where neighbours are large: the gamma distribution has no end, the cap has.
     #[test]
@@ -270,8 +276,9 @@ mod tests {
             let mix = beside_three(profile, target_us, neighbours);
             let policy = policy("evenkeel", &mix);
             let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
-            let span = Nanos::from_millis(1_000);
-            let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+            // A slow drive takes longer to show a percentile.
+            let (warmup, span) = if &*mix.site.profile.name == "p5800x" { (700, 600) } else { (1_000, 1_000) };
+            let seen = simulated(&mix, policy, &forecast, warmup, span);
             let [promised, other, ..] = seen[..] else { panic!("four tenants") };
             let place = format!("{} {target_us} {neighbours:?}: {seen:?}", mix.site.profile.name);
             let off = |ratio: f64| (ratio - 1.0).abs();
@@ -291,8 +298,7 @@ mod tests {
         mix.tenants[3].sizes = vec![Size { len_bytes: 128 << 10, part: 1.0 }];
         let policy = policy("evenkeel", &mix);
         let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
-        let span = Nanos::from_millis(1_500);
-        let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+        let seen = simulated(&mix, policy, &forecast, 1_000, 800);
         assert!(seen.len() == 4 && seen.iter().all(|one| (one.throughput - 1.0).abs() < 0.3), "{seen:?}");
     }
 
@@ -304,8 +310,7 @@ mod tests {
         let share = predict(&mix.site, &policy, &mix.tenants).unwrap().tenants[1].iops;
         mix.tenants[1].limits.rw_ios_per_sec = (share / 10.0) as u64;
         let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
-        let span = Nanos::from_millis(1_000);
-        let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+        let seen = simulated(&mix, policy, &forecast, 700, 500);
         assert!(forecast.tenants[1].iops <= share / 10.0 && forecast.tenants[2].iops > share * 1.2, "{forecast:?}");
         assert!(seen[1..].iter().all(|other| (other.throughput - 1.0).abs() < 0.12), "{seen:?}");
     }

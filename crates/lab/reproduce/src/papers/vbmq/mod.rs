@@ -14,8 +14,6 @@ mod fig8;
 mod host;
 mod printed;
 mod systems;
-#[cfg(test)]
-mod tests;
 
 use crate::paper::Paper;
 use crate::report::{Figure, Uncovered};

@@ -199,3 +199,14 @@ pub fn falls(values: &[f64], slack: f64) -> bool {
 pub fn grows(values: &[f64], slack: f64) -> bool {
     values.iter().zip(values.iter().skip(1)).all(|(before, after)| *after >= before * (1.0 - slack))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_have_their_slack() {
+        assert!(falls(&[3.0, 3.03, 1.0], 0.02) && !falls(&[3.0, 3.1, 1.0], 0.02));
+        assert!(grows(&[1.0, 0.99, 3.0], 0.02) && !grows(&[1.0, 0.9, 3.0], 0.02));
+    }
+}

@@ -11,9 +11,14 @@ fn read_within(text: &str, limits: Limits) -> Trace {
     trace::read(text.as_bytes(), "sample", None, limits).expect("the sample is well formed")
 }
 
-/// An MSR trace of reads of one block, at these times in milliseconds.
+/// A trace in version 3 of fio's form, of these lines.
+fn fio(lines: &str) -> String {
+    format!("fio version 3 iolog\n{lines}")
+}
+
+/// Reads of one block, at these times in milliseconds.
 fn at_ms(times_ms: &[u64]) -> String {
-    times_ms.iter().map(|time_ms| format!("{},h,0,Read,0,512,1\n", time_ms * 10_000)).collect()
+    fio(&times_ms.iter().map(|time_ms| format!("{} d read 0 512\n", time_ms * 1_000)).collect::<String>())
 }
 
 fn times_ms(trace: &Trace) -> Vec<u64> {
@@ -43,7 +48,7 @@ fn time_runs_on_after_a_jump_back() {
 
 #[test]
 fn ranges_are_rounded_out_to_blocks() {
-    let trace = read("1,h,0,Read,1000,100,1\n1,h,0,Write,512,513,1\n1,h,0,Read,700,0,1\n1,h,0,Read,1024,0,1\n");
+    let trace = read(&fio("1 d read 1000 100\n1 d write 512 513\n1 d read 700 0\n1 d read 1024 0\n"));
     assert_eq!(ranges(&trace), [(512, 1024), (512, 1024), (512, 512), (1024, 512)]);
     assert_eq!((trace.counts().unaligned, trace.counts().zero_length), (3, 2));
 }
@@ -51,12 +56,12 @@ fn ranges_are_rounded_out_to_blocks() {
 #[test]
 fn long_reads_and_writes_are_split() {
     let limits = Limits { max_len_bytes: 4100, ..Limits::default() };
-    let trace = read_within("1,h,0,Read,512,9000,1\n2,h,0,Write,0,4096,1\n", limits);
+    let trace = read_within(&fio("1 d read 512 9000\n2 d write 0 4096\n"), limits);
     assert_eq!(ranges(&trace), [(512, 4096), (4608, 4096), (8704, 1024), (0, 4096)]);
     assert_eq!((trace.counts().split, trace.counts().unaligned), (1, 1));
 
     let none = Limits { max_len_bytes: 0, ..Limits::default() };
-    assert_eq!(read_within("1,h,0,Read,0,1024,1\n", none).entries().len(), 2, "a block at a time");
+    assert_eq!(read_within(&fio("1 d read 0 1024\n"), none).entries().len(), 2, "a block at a time");
 }
 
 #[test]
@@ -70,7 +75,8 @@ fn long_discards_are_split_only_to_fit_an_entry() {
 
 #[test]
 fn comments_blank_lines_and_line_ends() {
-    let text = "\u{feff}# a comment\r\n\r\n  \t\nversion,time,op,size,lbn\r\n 1, 5, 28, 512, 3 \r\n1,6,2a,512,4";
+    let text =
+        "\u{feff}# a comment\r\n\r\n  \t\nfio version 3 iolog\r\n 0  d\tread 1536 512 \r\n1000000 d write 2048 512";
     let trace = read(text);
     let entry = |time_ns, op, offset_bytes| Entry { time_ns, offset_bytes, len_bytes: 512, op };
     assert_eq!(trace.entries(), [entry(0, Op::Read, 1536), entry(1_000_000_000, Op::Write, 2048)]);
@@ -79,7 +85,8 @@ fn comments_blank_lines_and_line_ends() {
 
 #[test]
 fn malformed_lines_are_left_out_and_counted_if_lenient() {
-    let text = "junk\n1,5,28,512,3\n1,5,28,512\n1,x,28,512,3\n1,5,28,9999999999,3\n1,6,28,512,3\n1,7,28,5";
+    let text = "junk\n0,0,read,3,512,1,2,ok\n0,0,read,3,512\nx,0,read,3,512,1,2,ok\n0,0,read,3,9999999999,1,2,ok\n\
+                9,0,read,3,512,1,2,ok\n9,0,read,3,5";
     let trace = read_within(text, Limits { lenient: true, ..Limits::default() });
     assert_eq!((trace.entries().len(), trace.counts().malformed, trace.counts().lines), (2, 5, 7));
 }
@@ -87,7 +94,8 @@ fn malformed_lines_are_left_out_and_counted_if_lenient() {
 #[test]
 fn a_line_too_long_is_passed_over_if_lenient() {
     let long = "9".repeat(300_000);
-    let text = format!("1,5,28,512,3\n{long}\n1,6,28,512,3\n{long}");
+    let line = "0,0,read,3,512,1,2,ok";
+    let text = format!("{line}\n{long}\n{line}\n{long}");
     let trace = read_within(&text, Limits { lenient: true, ..Limits::default() });
     assert_eq!((trace.entries().len(), trace.counts().malformed, trace.counts().lines), (2, 2, 4));
 }
@@ -95,9 +103,9 @@ fn a_line_too_long_is_passed_over_if_lenient() {
 #[test]
 fn fit_wraps_and_keeps_length_and_place_in_a_page() {
     const DISK_BYTES: u64 = (1 << 20) + 1000;
-    let text = "1,h,0,Read,1044480,4096,1\n1,h,0,Read,1048576,4096,1\n1,h,0,Read,1050112,4096,1\n\
-                1,h,0,Read,1045504,8192,1\n1,h,0,Read,999999999488,65536,1\n1,h,0,Write,0,1048576,1\n";
-    let mut trace = read(text);
+    let text = "1 d read 1044480 4096\n1 d read 1048576 4096\n1 d read 1050112 4096\n\
+                1 d read 1045504 8192\n1 d read 999999999488 65536\n1 d write 0 1048576\n";
+    let mut trace = read(&fio(text));
     let before = trace.clone();
     trace.fit(DISK_BYTES).unwrap();
     assert_eq!(
@@ -117,7 +125,7 @@ fn fit_wraps_and_keeps_length_and_place_in_a_page() {
 
 #[test]
 fn fit_shortens_what_is_longer_than_the_disk() {
-    let mut trace = read("1,h,0,Read,512,65536,1\n1,h,0,Read,8192,512,1\n");
+    let mut trace = read(&fio("1 d read 512 65536\n1 d read 8192 512\n"));
     trace.fit(8192).unwrap();
     assert_eq!(ranges(&trace), [(512, 4096), (0, 512)]);
     assert_eq!((trace.counts().moved, trace.counts().shortened), (1, 1));
@@ -125,7 +133,7 @@ fn fit_shortens_what_is_longer_than_the_disk() {
 
 #[test]
 fn fit_refuses_a_disk_too_small() {
-    let mut trace = read("1,h,0,Read,512,65536,1\n");
+    let mut trace = read(&fio("1 d read 512 65536\n"));
     let before = trace.clone();
     let error = trace.fit(8191).unwrap_err();
     assert_eq!(

@@ -8,10 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use trace::{Format, Limits, Trace, TraceError};
 
-const SAMPLES: [&str; 8] = [
-    include_str!("samples/fiu.txt"),
-    include_str!("samples/msr.csv"),
-    include_str!("samples/cloudphysics.csv"),
+const SAMPLES: [&str; 5] = [
     include_str!("samples/fio-v2.log"),
     include_str!("samples/fio-v3.log"),
     include_str!("samples/blkparse.txt"),
@@ -104,8 +101,6 @@ fn check_trace(mut trace: Trace) {
     let counts = trace.counts();
     assert!(counts.blank + counts.comments + counts.skipped + counts.malformed < counts.lines);
     let before = trace.entries().len();
-    trace.spread_ticks();
-    check_entries(&trace, u64::MAX);
     for disk_bytes in [u64::MAX, 1 << 40, 1_000_000, 8192] {
         trace.fit(disk_bytes).expect("the disk is large enough");
         check_entries(&trace, disk_bytes);
@@ -143,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_traces_are_made_of(text in r"([0-9]{1,20}[,. ]?|[RWDFSNQ+:#]|read|trim|wait|Read| |,|\n){0,200}") {
+    fn bytes_that_traces_are_made_of(text in r"([0-9]{1,20}[,. ]?|[RWDFSNQ+:#]|read|trim|wait|write| |,|\n){0,200}") {
         check(text.as_bytes());
         check(format!("fio version 3 iolog\n{text}").as_bytes());
     }
