@@ -19,7 +19,7 @@ use crate::{Next, TenantSlot, Terms, VqSlot};
 
 /// What a flow could do if it were its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// Has no commands.
     Idle,
     /// Has commands, but every HWQ that they tried is full.
@@ -29,7 +29,7 @@ pub(crate) enum Standing {
 }
 
 /// The order among flows.
-pub(crate) trait Turns {
+pub trait Turns {
     /// Some [go first](Self::goes_first): they are not to wait for room that is kept for others.
     const SOME_GO_FIRST: bool = false;
 
@@ -144,8 +144,9 @@ struct Flow {
 
 /// The VQs of one poller.
 #[derive(Debug)]
-pub(crate) struct Flows<T> {
-    pub(crate) turns: T,
+pub struct Flows<T> {
+    /// The order among flows.
+    pub turns: T,
     pool: HwqPool,
     vqs: Vec<Vq>,
     links: Links,
@@ -166,7 +167,7 @@ pub(crate) struct Flows<T> {
 
 impl<T: Turns> Flows<T> {
     /// Over `hwqs` HWQs (at least 1) that hold `depth` commands each.
-    pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
+    pub fn new(turns: T, hwqs: u16, depth: u32) -> Self {
         let pool = HwqPool::new(0, hwqs, depth);
         let parked = vec![Parked::default(); usize::from(pool.len())];
         let (vqs, links, flows, told) = (Vec::new(), Links::default(), Vec::new(), Vec::new());
@@ -175,7 +176,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// Where no more than that may be with the drive, at all pollers together: commands or what they cost.
-    pub(crate) fn within(self, all: u64) -> Self {
+    pub fn within(self, all: u64) -> Self {
         Self { window: Window::new(all), ..self }
     }
 
@@ -185,11 +186,12 @@ impl<T: Turns> Flows<T> {
 
     /// Whether a flow is ready.
     #[inline]
-    pub(crate) fn is_ready(&self, flow: u16) -> bool {
+    pub fn is_ready(&self, flow: u16) -> bool {
         self.flows.get(usize::from(flow)).is_some_and(|flow| flow.standing == Standing::Ready)
     }
 
-    pub(crate) fn any_backlog(&self) -> bool {
+    /// Whether any VQ has commands.
+    pub fn any_backlog(&self) -> bool {
         self.backlogged > 0
     }
 
@@ -298,7 +300,7 @@ impl<T: Turns> Flows<T> {
 
     /// The flow of an attached VQ.
     #[inline]
-    pub(crate) fn flow_of(&self, slot: VqSlot) -> Option<u16> {
+    pub fn flow_of(&self, slot: VqSlot) -> Option<u16> {
         let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.state != State::Detached)?;
         Some(vq.flow)
     }
@@ -330,7 +332,7 @@ impl<T: Turns> Flows<T> {
 
     /// As [`next_by`](Self::next_by), where the window is of commands.
     #[inline]
-    pub(crate) fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+    pub fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if self.any_backlog() && !self.window.has_room(self.in_flight.into(), now) {
             return self.window.wait();
         }
@@ -340,7 +342,7 @@ impl<T: Turns> Flows<T> {
     /// What goes next. `front`: the flow whose turn it is; one whose HWQs are all full is not ready after
     /// [`pick`](Self::pick) and does not come again.
     #[inline]
-    pub(crate) fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+    pub fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if !self.any_backlog() {
             return Next::Idle;
         }
@@ -361,7 +363,7 @@ impl<T: Turns> Flows<T> {
 
     /// The same where the policy chooses the HWQ (`0..hwqs`) of a slot.
     #[inline(always)] // As a call it costs `fair` 6 ns: what it returns is written in pieces and read at once.
-    pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
+    pub fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {
             let hwq = hwq_of(self, slot);
             if self.pool.has_room(hwq, false) || self.is_kept(slot, hwq) {

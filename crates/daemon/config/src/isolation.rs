@@ -101,13 +101,3 @@ pub(crate) fn check_sums(sink: &mut Sink<'_>, draft: &Draft) {
         );
     }
 }
-
-/// A poller of its own can be had by who wants one.
-pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
-    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.needs_one_poller()) else { return };
-    for tenant in draft.tenants.iter().filter(|tenant| tenant.isolation.is_alone()) {
-        let span = tenant.isolation.isolation.as_ref().map(Spanned::span);
-        let what = format!("{} serves all tenants by one poller, and this one is to have its own", policy.in_words());
-        sink.maybe_at(span.as_ref(), what, "write isolation = \"shared\", or choose another policy");
-    }
-}

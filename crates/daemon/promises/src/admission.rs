@@ -246,7 +246,7 @@ impl<'a> Assessment<'a> {
         }
         if let Err(why) = &self.judged.outcome {
             let remedy = match why {
-                Unmodelled::Policy { .. } => "use one of these to have them checked, or try with `evenkeel sim`",
+                Unmodelled::Drive => "name its profile",
                 Unmodelled::Demand { .. } => "correct its [tenant.demand]",
             };
             let what = format!("promises are not checked beside their neighbours: {why}");

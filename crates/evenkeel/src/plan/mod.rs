@@ -50,7 +50,7 @@ pub struct Args {
     drive: Option<String>,
 
     /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
-    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
+    #[arg(long, value_name = "NAME", value_parser = PolicyKind::NAMES)]
     policy: Option<String>,
 
     /// Does this tenant fit too? A file with a tenant section, or the tenant itself:
@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "TENANT")]
     add: Vec<String>,
 
-    /// Look for priorities, weights, caps or an omega at which every promise holds, and print them as TOML.
+    /// Look for priorities, weights, caps or a rate at which every promise holds, and print them as TOML.
     #[arg(long)]
     solve: bool,
 
@@ -315,6 +315,6 @@ fn solution_of(planner: &Planner<'_>, config: &Config, choices: &[Choice], rows:
                 policy.name()
             ),
         ),
-        Err(Unsolved::Unmodelled) => none(Vec::new(), "there is no model of any of the policies".to_owned()),
+        Err(Unsolved::Unmodelled) => none(Vec::new(), "nothing can be said under any of the policies".to_owned()),
     }
 }

@@ -7,7 +7,8 @@ use config::reading::{Sink, Text, read_text};
 use config::{ConfigErrors, Problem, Profile};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::{Settings, Terms};
+use policy::Terms;
+use rivals::LabSettings;
 
 use crate::fault::Fault;
 use crate::host::{HostCosts, HostLayout};
@@ -22,7 +23,7 @@ pub struct Scenario {
     /// Who shares a poller, and what its code costs.
     pub host: Host,
     /// The policies to run, one after another; at least one, no two the same.
-    pub policies: Vec<Settings>,
+    pub policies: Vec<LabSettings>,
     /// How long, and from which seed.
     pub run: Run,
     /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](config::TENANTS_MAX), names unique.

@@ -15,7 +15,7 @@ const WEIGHTS: WrrWeights = WrrWeights { high: 1, medium: 1, low: 1 };
 /// These tenants on a drive that works on six commands, whatever waits in its queues.
 fn run(policy: PolicyConfig, tenants: Vec<Tenant>, arbitration: Arbitration) -> Report {
     let profile = Profile { window: 6, arbitration, ..Profile::p5800x() };
-    clean(&Scenario { policy, profile, ..scenario(tenants) })
+    clean(&Scenario { policy: policy.into(), profile, ..scenario(tenants) })
 }
 
 /// The mean latencies of the first tenant on a drive that takes turns, and on one with weights.

@@ -68,7 +68,7 @@ use crate::{
 
 /// Who could send: guaranteed tenants in turns, others by weight.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     guaranteed: List,
     links: Links,
     others: Fair,
@@ -133,7 +133,7 @@ impl Order {
         Self {
             guaranteed: List::default(),
             links: Links::default(),
-            others: Fair::new(),
+            others: Fair::default(),
             floors: Floors::new(),
             tenants: Vec::new(),
             work: Work::new(),

@@ -2,6 +2,7 @@
 
 use io_model::Nanos;
 use policy::PolicyConfig;
+use rivals::LabConfig::Product;
 use policy::netcalc::{ArrivalCurve, ServiceCurve, delay_bound, published_bound, published_rate};
 use sim::workload::Webuser;
 
@@ -86,7 +87,7 @@ fn one(context: &Context<'_>, drive: Drive) -> Result<Figure, Error> {
 fn point(context: &Context<'_>, drive: Drive, omega: u32) -> Result<Point, String> {
     let vms = mix(1, &webuser(), NEIGHBOURS, &fio(NOISY.0, NOISY.1, 0));
     let mut scenario = scenario(context, System::Lpns, drive, &vms, DURATION);
-    if let PolicyConfig::Lpns(config) = &mut scenario.policy {
+    if let Product(PolicyConfig::Lpns(config)) = &mut scenario.policy {
         config.omega = f64::from(omega);
     }
     let report = run(&scenario)?;
