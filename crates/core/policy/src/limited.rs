@@ -3,9 +3,7 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::limits::Limiter;
-use crate::{
-    Bound, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot,
-};
+use crate::{Bound, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A policy, and each tenant's [limits](crate::Limits) beside it.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use io_model::{
     Backend, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token,
 };
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Floor, Limits, LpnsConfig, PolicyConfig, PolicyKind,
-    PollerShape, TenantPriority, TenantSlot, Terms,
+    AnyPolicy, ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Floor, Limits, LpnsConfig, PolicyConfig,
+    PolicyKind, PollerShape, TenantPriority, TenantSlot, Terms,
 };
 use poller::{Board, Poller, Probe};
 

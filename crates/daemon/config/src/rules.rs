@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use io_model::units::{Rate, Size};
-use policy::{Class, TenantPriority};
 use policy::Settings;
+use policy::{Class, TenantPriority};
 use toml::Spanned;
 
 use crate::check::{Draft, TenantDraft};

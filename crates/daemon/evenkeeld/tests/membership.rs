@@ -20,7 +20,7 @@ use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice
 use policy::{Class, Floor, Limits, TenantPriority, Terms};
 use ssd_model::Profile;
 
-const POLICIES: [&str; 10] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
+const POLICIES: [&str; 6] = ["passthrough", "lpns", "evenkeel", "fair", "wrr", "drr"];
 /// Tenants that come and go.
 const OTHERS: usize = 12;
 const BLOCK_BYTES: u64 = 4096;
@@ -33,11 +33,10 @@ fn configuration(dir: &Path, policy: &str) -> String {
         let class =
             if at.is_multiple_of(3) { "class = \"guaranteed\"\nlatency_target = \"5ms\"" } else { "weight = 2" };
         let front_end = match at % 4 {
-            1 if OWN_THREADS.contains(&policy) => "frontend = \"vfio-user\"\nqueues = 2\nthreads = \"per-queue\"",
-            0 | 1 => "frontend = \"vfio-user\"",
+            1 => "frontend = \"vfio-user\"\nqueues = 2\nthreads = \"per-queue\"",
+            0 => "frontend = \"vfio-user\"",
             2 => "frontend = \"vhost-user-blk\"\nqueues = 2",
-            _ if OWN_THREADS.contains(&policy) => "frontend = \"vhost-user-blk\"\nqueues = 2\nthreads = \"per-queue\"",
-            _ => "frontend = \"vhost-user-blk\"\nqueues = 2",
+            _ => "frontend = \"vhost-user-blk\"\nqueues = 2\nthreads = \"per-queue\"",
         };
         format!("[[tenant]]\nname = \"other-{at}\"\nsize = \"1MiB\"\n{class}\n{front_end}\n")
     };
@@ -49,9 +48,6 @@ fn configuration(dir: &Path, policy: &str) -> String {
          [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n{others}"
     )
 }
-
-/// Policies under which a best-effort tenant may have threads of its own.
-const OWN_THREADS: [&str; 9] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "caps", "wrr", "drr"];
 
 /// An NVMe client with one queue pair.
 struct Client {

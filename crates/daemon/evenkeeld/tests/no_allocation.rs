@@ -15,8 +15,8 @@ use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, Names
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Limits, Lpns, LpnsConfig, Passthrough, PolicyConfig,
-    PollerShape, Terms,
+    AnyPolicy, ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Limits, Lpns, LpnsConfig, Passthrough,
+    PolicyConfig, PollerShape, Terms,
 };
 use poller::{Board, Poller, Probe, TenantSlot};
 

@@ -15,7 +15,9 @@
 
 use io_model::{HwqId, Nanos, Op};
 use policy::parts::{ByFlow, Fair, Flows, Links, List, Standing, Turns};
-use policy::{COST_UNIT, ConfigError, Cost, DriveFigures, LpnsConfig, Next, PollerShape, TenantReport, TenantSlot, Terms};
+use policy::{
+    COST_UNIT, ConfigError, Cost, DriveFigures, LpnsConfig, Next, PollerShape, TenantReport, TenantSlot, Terms,
+};
 
 use crate::bucket::Bucket;
 

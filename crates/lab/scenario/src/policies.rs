@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use config::Profile;
 use config::reading::{
-    ABSENT, IN_FLIGHT, POLICY_KEYS, Section, Sink, Wrong, boolean, choice, count, forbid_others, integer, or, read_fair,
-    read_lpns, read_parameters,
+    ABSENT, IN_FLIGHT, POLICY_KEYS, Section, Sink, Wrong, boolean, choice, count, forbid_others, integer, or,
+    read_fair, read_lpns, read_parameters,
 };
 use policy::{HwqSplit, Lending, PolicyKind, Variant};
 use rivals::{D2fqConfig, FairAsked, K2Config, LabKind, LabSettings, LpnsAsked, MqfqConfig};

@@ -310,7 +310,6 @@ mod tests {
         let nothing = "nothing is to be done about it";
         for (policy, device, said, remedy) in [
             ("\"lpns\"", "", ": the 1-1 queues of guaranteed tenants are high, all others medium", nothing),
-            ("\"mqfq\"", "", ", which mqfq leaves alone: all queues are medium", nothing),
             ("\"drr\"", "", ", which drr leaves alone: all queues are medium", nothing),
             (
                 "\"wrr\"",

@@ -8,9 +8,7 @@ use calls::{SEEDS, World, each};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{Cost, Policy, PollerShape, Terms};
-use rivals::{
-    D2fqConfig, GimbalConfig, IoCostConfig, K2Config, LabConfig, LabPolicy, MqfqConfig, ReflexConfig,
-};
+use rivals::{D2fqConfig, GimbalConfig, IoCostConfig, K2Config, LabConfig, LabPolicy, MqfqConfig, ReflexConfig};
 
 const NAMES: [&str; 7] = ["k2", "mqfq", "d2fq", "caps", "iocost", "gimbal", "reflex"];
 

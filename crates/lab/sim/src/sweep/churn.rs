@@ -4,9 +4,7 @@ use std::fmt;
 
 use fastrand::Rng;
 use io_model::Nanos;
-use policy::{
-    ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Terms,
-};
+use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Terms};
 use rivals::{D2fqConfig, K2Config, LabConfig, MqfqConfig};
 use ssd_model::Profile;
 

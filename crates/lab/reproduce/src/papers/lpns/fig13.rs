@@ -2,8 +2,8 @@
 
 use io_model::Nanos;
 use policy::PolicyConfig;
-use rivals::LabConfig::Product;
 use policy::netcalc::{ArrivalCurve, ServiceCurve, delay_bound, published_bound, published_rate};
+use rivals::LabConfig::Product;
 use sim::workload::Webuser;
 
 use super::compare::deviation;

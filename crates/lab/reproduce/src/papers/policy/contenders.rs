@@ -2,9 +2,7 @@
 
 use io_model::Nanos;
 use policy::{DriveFigures, PolicyKind, Variant};
-use rivals::{
-    FairAsked, GimbalConfig, IoCostConfig, LabConfig, LabKind, LabSettings, LpnsAsked, ReflexConfig,
-};
+use rivals::{FairAsked, GimbalConfig, IoCostConfig, LabConfig, LabKind, LabSettings, LpnsAsked, ReflexConfig};
 use sim::{Layout, Report, Scenario};
 
 use super::cases::WARMUP_FIXED;
