@@ -62,7 +62,7 @@ impl Bench {
 /// Measures something and prints it; returns its figures.
 type Part = fn(&Bench) -> Result<Value>;
 
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 5] = [
     ("a promise beside a noisy guest", promise::measure),
     ("a drive with and without the kernel", initiator::measure),
     ("ublk devices", ublk::measure),
