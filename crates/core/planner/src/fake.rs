@@ -54,8 +54,8 @@ pub fn one(p99_us: u64) -> Forecast {
 }
 
 /// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its
-/// own class alone; what the others may have with the drive is held to what R of `lpns` does in 250 µs and to the cap of
-/// `wrr`, but never below 32.
+/// own class alone; what the others may have with the drive is held to what R of `lpns` does in 250 µs and to the cap
+/// of `wrr`, but never below 32.
 pub fn planner(site: &Site) -> Planner<'_> {
     Planner::with_model(site, |policy, tenants| {
         let depth = |tenant: &Tenant| match tenant.load {

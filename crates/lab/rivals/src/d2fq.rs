@@ -10,8 +10,8 @@
 //! another one's completion shows a lower one. So it may stand too high for a moment, but costs O(1).
 //!
 //! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed
-//! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](policy::Policy::wrr_weights) tells the
-//! weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
+//! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](policy::Policy::wrr_weights) tells
+//! the weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
 //! with HWQs whose classes were never set, commands flow freely, but *no shares are kept*.
 //!
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not

@@ -1,7 +1,7 @@
 //! Policies of others that the simulator compares ours with. No daemon offers one.
 //!
-//! They are built from papers and documentation, out of the same [`policy::parts`] as ours, and each says what it leaves
-//! out. [`LabPolicy`] is any of them or any of the product's: what the simulator's pollers run.
+//! They are built from papers and documentation, out of the same [`policy::parts`] as ours, and each says what it
+//! leaves out. [`LabPolicy`] is any of them or any of the product's: what the simulator's pollers run.
 //!
 //! | module | what |
 //! | --- | --- |
