@@ -33,7 +33,7 @@ impl Share {
     /// Weight 1.
     pub const ONE: Self = Self { weight: 1, rest: 0 };
 
-    /// A weight, 1 to 10000, or to so many [parts](PARTS_OF_WEIGHT).
+    /// A weight, 1 to 10000, or to 64 parts of each (`PARTS_OF_WEIGHT`).
     pub fn new(weight: u32) -> Self {
         Self { weight: weight.clamp(1, 10_000 * PARTS_OF_WEIGHT), rest: 0 }
     }

@@ -340,7 +340,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// What goes next. `front`: the flow whose turn it is; one whose HWQs are all full is not ready after
-    /// [`pick`](Self::pick) and does not come again.
+    /// `pick` and does not come again.
     #[inline]
     pub fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if !self.any_backlog() {
