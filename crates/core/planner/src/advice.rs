@@ -219,7 +219,7 @@ pub fn round_up(time: Nanos) -> Nanos {
 
 #[cfg(test)]
 mod tests {
-    use policy::{ArbitratedConfig, LpnsConfig, Variant};
+    use policy::{ArbitratedConfig, LpnsConfig};
 
     use super::*;
     use crate::fake;
@@ -266,11 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn omega_is_a_setting_of_the_published_throttle() {
-        let lpns = LpnsConfig { variant: Variant::Published, ..LpnsConfig::p5800x() };
+    fn what_the_drive_sustains_is_a_setting_of_lpns() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 500)];
-        let (all, _) = advice(&PolicyConfig::Lpns(lpns), &tenants);
-        assert_eq!(all[0].change, Change::Setting { setting: Setting::Omega, from: 190, to: 99 });
+        let (all, _) = advice(&PolicyConfig::Lpns(LpnsConfig::p5800x()), &tenants);
+        assert_eq!(all[0].change, Change::Setting { setting: Setting::RateIops, from: 800_000, to: 390_000 });
     }
 
     #[test]

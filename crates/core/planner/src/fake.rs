@@ -54,8 +54,8 @@ pub fn one(p99_us: u64) -> Forecast {
 }
 
 /// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its
-/// own class alone; what the others may have with the drive is held to Ω of `lpns` and to the cap of `wrr`, but never
-/// below 32.
+/// own class alone; what the others may have with the drive is held to what R of `lpns` does in 250 µs and to the cap
+/// of `wrr`, but never below 32.
 pub fn planner(site: &Site) -> Planner<'_> {
     Planner::with_model(site, |policy, tenants| {
         let depth = |tenant: &Tenant| match tenant.load {
@@ -64,7 +64,7 @@ pub fn planner(site: &Site) -> Planner<'_> {
         };
         let has_classes = matches!(policy, PolicyConfig::Wrr(_));
         let most = match policy {
-            PolicyConfig::Lpns(lpns) => lpns.omega,
+            PolicyConfig::Lpns(lpns) => lpns.r_iops / 4_000.0,
             PolicyConfig::Wrr(config) => f64::from(config.max_in_flight.max(32)),
             _ => f64::INFINITY,
         };

@@ -79,14 +79,9 @@ pub struct Forecast {
 /// Nothing can be said.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmodelled {
-    /// There is no model of this policy.
-    #[error(
-        "there is no model of the policy {policy:?}; there is one of passthrough, wrr, drr, lpns, fair and evenkeel"
-    )]
-    Policy {
-        /// Its name.
-        policy: &'static str,
-    },
+    /// Nobody said what the drive is.
+    #[error("there is no model of a drive that has no profile")]
+    Drive,
     /// A tenant's demand makes no sense.
     #[error("tenant {tenant:?}: {field} {remedy}")]
     Demand {
@@ -102,17 +97,8 @@ pub enum Unmodelled {
 /// What each tenant will get from the drive under a policy. Pure; O(tenants) with a factor for the iterations.
 ///
 /// # Errors
-/// No model, or a demand that makes no sense.
+/// A demand that makes no sense.
 pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Forecast, Unmodelled> {
-    match policy {
-        PolicyConfig::Passthrough
-        | PolicyConfig::Wrr(_)
-        | PolicyConfig::Drr(_)
-        | PolicyConfig::Lpns(_)
-        | PolicyConfig::Fair(_)
-        | PolicyConfig::Evenkeel(_) => {}
-        _ => return Err(Unmodelled::Policy { policy: policy.name() }),
-    }
     tenants.iter().try_for_each(check)?;
     let mut model = Model::new(site, policy, tenants);
     model.solve();
@@ -456,7 +442,7 @@ mod tests {
         let refused = |tenant: Tenant| predict(&site(), &PolicyConfig::Passthrough, &[tenant]).unwrap_err();
         let field = |tenant| match refused(tenant) {
             Unmodelled::Demand { field, .. } => field,
-            Unmodelled::Policy { policy } => policy,
+            Unmodelled::Drive => "drive",
         };
         let fine = || best_effort("a", 1);
         assert_eq!(field(Tenant { load: Load::Closed { depth: 0 }, ..fine() }), "load");
@@ -465,8 +451,6 @@ mod tests {
         assert_eq!(field(Tenant { sizes: vec![Size { len_bytes: 4096, part: 0.5 }], ..fine() }), "sizes");
         assert_eq!(field(Tenant { vcpus: 0, ..fine() }), "vcpus");
         assert_eq!(field(Tenant { class: Class::BestEffort { weight: 0 }, ..fine() }), "class");
-        let policy = PolicyConfig::K2(policy::K2Config { max_in_flight: 8 });
-        assert_eq!(predict(&site(), &policy, &[fine()]), Err(Unmodelled::Policy { policy: "k2" }));
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! The settings of policies that promises depend on, and which of their values to try.
 
-use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{ArbitratedConfig, PolicyConfig};
 
 use crate::{Outcome, Planner, Tenant};
 
 /// A key under `[policy]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Setting {
-    /// Ω of `lpns` as published: how much best effort may do beside a guaranteed tenant.
-    Omega,
-    /// R of `lpns` as corrected: what the drive is taken to sustain, from which best effort's share follows.
+    /// R of `lpns`: what the drive is taken to sustain, from which best effort's share follows.
     RateIops,
     /// What all tenants together may have with the drive under `wrr` and `drr`.
     MaxInFlight,
@@ -28,7 +26,6 @@ impl Setting {
     /// Those that a policy has.
     pub fn of(policy: &PolicyConfig) -> &'static [Self] {
         match policy {
-            PolicyConfig::Lpns(LpnsConfig { variant: Variant::Published, .. }) => &[Self::Omega],
             PolicyConfig::Lpns(_) => &[Self::RateIops],
             PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => {
                 &[Self::MaxInFlight, Self::HighWeight, Self::MediumWeight, Self::LowWeight]
@@ -40,7 +37,6 @@ impl Setting {
     /// As a configuration spells it.
     pub fn key(self) -> &'static str {
         match self {
-            Self::Omega => "omega",
             Self::RateIops => "rate_iops",
             Self::MaxInFlight => "max_in_flight",
             Self::HighWeight => "high_weight",
@@ -52,14 +48,13 @@ impl Setting {
     /// Its value; `None` where the policy has no such setting.
     pub fn get(self, policy: &PolicyConfig) -> Option<u32> {
         match (self, policy) {
-            (Self::Omega, PolicyConfig::Lpns(lpns)) => Some(lpns.omega.round() as u32),
             (Self::RateIops, PolicyConfig::Lpns(lpns)) => Some(lpns.r_iops.round() as u32),
             (_, PolicyConfig::Wrr(config) | PolicyConfig::Drr(config)) => match self {
                 Self::MaxInFlight => Some(config.max_in_flight),
                 Self::HighWeight => Some(config.high_weight.into()),
                 Self::MediumWeight => Some(config.medium_weight.into()),
                 Self::LowWeight => Some(config.low_weight.into()),
-                Self::Omega | Self::RateIops => None,
+                Self::RateIops => None,
             },
             _ => None,
         }
@@ -77,10 +72,9 @@ impl Setting {
             Self::HighWeight => config.high_weight = weight,
             Self::MediumWeight => config.medium_weight = weight,
             Self::LowWeight => config.low_weight = weight,
-            Self::Omega | Self::RateIops => {}
+            Self::RateIops => {}
         };
         match (&mut policy, self) {
-            (PolicyConfig::Lpns(lpns), Self::Omega) => lpns.omega = f64::from(value),
             (PolicyConfig::Lpns(lpns), Self::RateIops) => lpns.r_iops = f64::from(value),
             (PolicyConfig::Wrr(config) | PolicyConfig::Drr(config), _) => set(config),
             _ => {}
@@ -91,7 +85,6 @@ impl Setting {
     /// What a configuration accepts.
     fn range(self, policy: &PolicyConfig) -> (u32, u32) {
         match self {
-            Self::Omega => (1, 1_000_000),
             Self::RateIops => (1_000, 100_000_000),
             Self::MaxInFlight => (1, 65_536),
             _ if matches!(policy, PolicyConfig::Wrr(_)) => (1, 256),
@@ -177,6 +170,8 @@ fn first_kept(values: &[u32], kept: &impl Fn(u32) -> Option<Outcome>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use policy::LpnsConfig;
+
     use super::*;
     use crate::fake;
 
@@ -194,7 +189,6 @@ mod tests {
     fn a_setting_that_is_written_reads_back_within_its_range() {
         let policies = [
             PolicyConfig::Lpns(LpnsConfig::p5800x()),
-            PolicyConfig::Lpns(LpnsConfig { variant: Variant::Published, ..LpnsConfig::p5800x() }),
             PolicyConfig::Wrr(ArbitratedConfig::wrr()),
             PolicyConfig::Drr(ArbitratedConfig::drr()),
         ];
@@ -207,7 +201,7 @@ mod tests {
             }
         }
         assert_eq!(Setting::of(&PolicyConfig::Passthrough), []);
-        assert_eq!(Setting::Omega.get(&PolicyConfig::Passthrough), None);
+        assert_eq!(Setting::RateIops.get(&PolicyConfig::Passthrough), None);
     }
 
     /// Wherever the window of good values lies, the nearest of them is found, and the model is not asked often.

@@ -1,4 +1,4 @@
-//! Weights, priorities, caps and Ω at which every promise holds.
+//! Weights, priorities, caps and rates at which every promise holds.
 
 use io_model::{Nanos, QueuePriority};
 use policy::PolicyConfig;
@@ -28,7 +28,7 @@ pub enum Unsolved {
         /// The promises that it breaks.
         broken: Vec<Promise>,
     },
-    /// There is no model of any of the policies.
+    /// Nothing can be said under any of the policies.
     Unmodelled,
 }
 
@@ -36,8 +36,8 @@ pub enum Unsolved {
 /// its present settings wins; then the first with others wins, if it is the first of all; else the one that leaves most
 /// to tenants without a promise.
 ///
-/// For `wrr` and `drr`: priorities by class and by target, weights, and the widest cap that will do; for `lpns` Ω (as
-/// published) or R (as corrected), the largest that will do. The other policies have nothing to set.
+/// For `wrr` and `drr`: priorities by class and by target, weights, and the widest cap that will do; for `lpns` R, the
+/// largest that will do. The other policies have nothing to set.
 ///
 /// # Errors
 /// There is no solution among those tried.
@@ -161,7 +161,7 @@ fn ladder(policy: &PolicyConfig) -> Vec<PolicyConfig> {
 
 #[cfg(test)]
 mod tests {
-    use policy::{ArbitratedConfig, FairConfig, LpnsConfig, Variant};
+    use policy::{ArbitratedConfig, FairConfig, LpnsConfig};
 
     use super::*;
     use crate::fake;
@@ -170,8 +170,8 @@ mod tests {
         PolicyConfig::Wrr(ArbitratedConfig { max_in_flight, ..ArbitratedConfig::wrr() })
     }
 
-    fn published() -> PolicyConfig {
-        PolicyConfig::Lpns(LpnsConfig { variant: Variant::Published, ..LpnsConfig::p5800x() })
+    fn lpns() -> PolicyConfig {
+        PolicyConfig::Lpns(LpnsConfig::p5800x())
     }
 
     /// What is found holds when it is asked for anew.
@@ -190,19 +190,19 @@ mod tests {
     #[test]
     fn what_holds_already_is_left_as_it_is() {
         let tenants = [fake::guaranteed("db", 1_000), fake::best_effort("a", 64)];
-        let solution = solved(&[wrr(64), published()], &tenants).expect("it holds");
+        let solution = solved(&[wrr(64), lpns()], &tenants).expect("it holds");
         assert_eq!((solution.policy, &solution.tenants[..]), (wrr(64), &tenants[..]));
     }
 
     #[test]
     fn the_configured_policy_is_kept_if_it_can_be() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 200)];
-        let solution = solved(&[published(), wrr(256)], &tenants).expect("there is one");
-        assert_eq!(Setting::Omega.get(&solution.policy), Some(99));
-        let solution = solved(&[wrr(256), published()], &tenants).expect("there is one");
+        let solution = solved(&[lpns(), wrr(256)], &tenants).expect("there is one");
+        assert_eq!(Setting::RateIops.get(&solution.policy), Some(390_000));
+        let solution = solved(&[wrr(256), lpns()], &tenants).expect("there is one");
         // A priority is enough: the cap stays as wide as it is.
         assert_eq!((solution.policy, solution.tenants[0].priority), (wrr(256), QueuePriority::High));
-        let solution = solved(&[PolicyConfig::Passthrough, published()], &tenants).expect("there is one");
+        let solution = solved(&[PolicyConfig::Passthrough, lpns()], &tenants).expect("there is one");
         assert_eq!(solution.policy.name(), "lpns");
     }
 
@@ -233,7 +233,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         let site = fake::site();
-        let planner = Planner::with_model(&site, |policy, _| Err(crate::Unmodelled::Policy { policy: policy.name() }));
+        let planner = Planner::with_model(&site, |_, _| Err(crate::Unmodelled::Drive));
         assert_eq!(solve(&planner, &[PolicyConfig::Fair(FairConfig::p5800x())], &tenants), Err(Unsolved::Unmodelled));
     }
 

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
-    PolicyConfig, PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, Class, EvenkeelConfig, FairConfig, Limits, LpnsConfig, Next, Policy, PolicyConfig, PollerShape,
+    TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -153,10 +153,6 @@ fn rows() -> Vec<Row> {
         Row { guaranteed: true, ..row("evenkeel, one guaranteed", evenkeel()) },
         row("fair", fair(Variant::Corrected)),
         row("fair as published", fair(Variant::Published)),
-        row("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 })),
-        row("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() })),
-        row("d2fq", PolicyConfig::D2fq(D2fqConfig::default())),
-        Row { limits: LIMITS, ..row("caps", PolicyConfig::Caps) },
     ]
 }
 

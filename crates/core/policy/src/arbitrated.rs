@@ -144,7 +144,7 @@ impl ArbitratedConfig {
 
 /// Flows in the arbiter's order.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     arbiter: Arbiter,
     /// What a flow counts for among all pollers', by class.
     claims: [Claim; CLASSES.len()],

@@ -7,12 +7,14 @@ use crate::flows::{Flows, Turns};
 use crate::{Bound, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A policy over [`Flows`].
-pub(crate) trait ByFlow {
+pub trait ByFlow {
     /// The order among flows.
     type Turns: Turns;
 
+    /// Who waits where.
     fn flows(&self) -> &Flows<Self::Turns>;
 
+    /// See [`flows`](Self::flows).
     fn flows_mut(&mut self) -> &mut Flows<Self::Turns>;
 
     /// The flow of a tenant's VQ whose client asked for this priority: the tenant, if not said otherwise.
@@ -26,11 +28,6 @@ pub(crate) trait ByFlow {
     /// See [`Policy::hwq_of`].
     fn next_hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.flows().hwq_of(slot)
-    }
-
-    /// The commands that a VQ is known to have.
-    fn backlog_of(&self, slot: VqSlot) -> u32 {
-        self.flows().backlog_of(slot)
     }
 
     /// See [`Policy::next`].
@@ -195,6 +192,10 @@ impl<P: ByFlow> Policy for P {
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
         self.end_interval(reports, now);
+    }
+
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.flows().backlog_of(slot)
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {

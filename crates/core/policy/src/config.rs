@@ -3,8 +3,8 @@
 use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
-    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme,
-    K2, K2Config, Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, Variant, arbitrated, d2fq,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme, Limited, Lpns, LpnsConfig,
+    OneOf, Passthrough, PolicyKind, arbitrated,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -20,7 +20,7 @@ pub struct ConfigError {
 impl ConfigError {
     /// # Errors
     /// The rule does not hold.
-    pub(crate) fn check(holds: bool, field: &'static str, remedy: &'static str) -> Result<(), Self> {
+    pub fn check(holds: bool, field: &'static str, remedy: &'static str) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self { field, remedy }) }
     }
 }
@@ -42,7 +42,7 @@ pub struct PollerShape {
 impl PollerShape {
     /// # Errors
     /// No HWQ, or none that holds a command.
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::check((1..=4096).contains(&self.hwqs), "hwqs", "must be from 1 to 4096")?;
         ConfigError::check(self.hwq_depth >= 1, "hwq_depth", "must be at least 1")
     }
@@ -57,14 +57,6 @@ pub enum PolicyConfig {
     Lpns(LpnsConfig),
     /// See [`PolicyKind::Fair`].
     Fair(FairConfig),
-    /// See [`PolicyKind::K2`].
-    K2(K2Config),
-    /// See [`PolicyKind::Mqfq`].
-    Mqfq(MqfqConfig),
-    /// See [`PolicyKind::D2fq`].
-    D2fq(D2fqConfig),
-    /// See [`PolicyKind::Caps`].
-    Caps,
     /// See [`PolicyKind::Wrr`].
     Wrr(ArbitratedConfig),
     /// See [`PolicyKind::Drr`].
@@ -80,10 +72,6 @@ impl PolicyConfig {
             Self::Passthrough => PolicyKind::Passthrough,
             Self::Lpns(_) => PolicyKind::Lpns,
             Self::Fair(_) => PolicyKind::Fair,
-            Self::K2(_) => PolicyKind::K2,
-            Self::Mqfq(_) => PolicyKind::Mqfq,
-            Self::D2fq(_) => PolicyKind::D2fq,
-            Self::Caps => PolicyKind::Caps,
             Self::Wrr(_) => PolicyKind::Wrr,
             Self::Drr(_) => PolicyKind::Drr,
             Self::Evenkeel(_) => PolicyKind::Evenkeel,
@@ -95,36 +83,29 @@ impl PolicyConfig {
         self.kind().name()
     }
 
-    /// Whether one poller must serve all tenants. Else a tenant may be on several, too.
-    pub fn needs_one_poller(&self) -> bool {
-        let variant = if let Self::Fair(fair) = self { fair.variant } else { Variant::Corrected };
-        self.kind().needs_one_poller(variant)
-    }
-
-    /// The policy of one poller.
+    /// The policy of one poller, with its tenants' limits.
     ///
     /// # Errors
     /// A setting out of its range, or a shape without HWQs or depth.
     pub fn build(&self, shape: &PollerShape) -> Result<AnyPolicy, ConfigError> {
+        Ok(Limited::new(self.build_unlimited(shape)?))
+    }
+
+    /// The same without limits.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_unlimited(&self, shape: &PollerShape) -> Result<OneOf, ConfigError> {
         shape.validate()?;
         let PollerShape { hwqs, hwq_depth, .. } = *shape;
         Ok(match self {
             Self::Passthrough => Passthrough::new(hwqs, hwq_depth).into(),
             Self::Lpns(config) => Lpns::new(config.clone().at(shape))?.into(),
             Self::Fair(config) => FairNvme::new(config.clone(), hwqs, hwq_depth)?.into(),
-            Self::K2(config) => K2::new(config, shape)?.into(),
-            Self::Mqfq(config) => Mqfq::new(config, shape)?.into(),
-            Self::D2fq(config) => D2fq::new(config, shape)?.into(),
-            Self::Caps => Caps::new(shape)?.into(),
             Self::Wrr(config) => Arbitrated::wrr(config, shape)?.into(),
             Self::Drr(config) => Arbitrated::drr(config, shape)?.into(),
             Self::Evenkeel(config) => Evenkeel::new(config.clone(), shape)?.into(),
         })
-    }
-
-    /// Whether it works on no drive but one with weighted round robin.
-    pub fn needs_weighted(&self) -> bool {
-        matches!(self, Self::D2fq(_))
     }
 
     /// The arbitration class that each of a poller's HWQs must have, if the policy uses the drive's weighted round
@@ -132,7 +113,6 @@ impl PolicyConfig {
     pub fn hwq_classes(&self, shape: &PollerShape) -> Option<Vec<QueuePriority>> {
         let each = |class_of: &dyn Fn(u16) -> QueuePriority| Some((0..shape.hwqs).map(class_of).collect());
         match self {
-            Self::D2fq(_) => each(&d2fq::class_of),
             Self::Lpns(config) if shape.weighted => {
                 let config = config.clone().at(shape);
                 each(&|hwq| config.class_of(hwq))
@@ -145,7 +125,6 @@ impl PolicyConfig {
     /// The weights of those classes at the start; later ones are [`Policy::wrr_weights`](crate::Policy::wrr_weights).
     pub fn wrr_weights(&self, shape: &PollerShape) -> Option<WrrWeights> {
         match self {
-            Self::D2fq(config) => Some(d2fq::weights_of(config.ratio)),
             Self::Lpns(config) => config.clone().at(shape).weights(),
             Self::Wrr(config) => arbitrated::goes_on_in_drive(config, shape).then(|| config.weights()),
             _ => None,

@@ -13,7 +13,7 @@ use crate::ready::NONE;
 const TICKS_PER_COST: u32 = 256;
 
 /// Ticks of a reference command.
-pub(crate) const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
+pub const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
 
 /// What a tenant overdrew counts up to here: more than twice the highest charge.
 const MOST_AHEAD: u64 = 1 << 30;
@@ -23,27 +23,29 @@ pub(crate) const PARTS_OF_WEIGHT: u32 = 64;
 
 /// A weight, and virtual time by it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
+pub struct Share {
     weight: u32,
     /// What the last division left over, so that rounding never adds up.
     rest: u32,
 }
 
 impl Share {
-    pub(crate) const ONE: Self = Self { weight: 1, rest: 0 };
+    /// Weight 1.
+    pub const ONE: Self = Self { weight: 1, rest: 0 };
 
-    /// A weight, 1 to 10000, also in [parts](PARTS_OF_WEIGHT).
-    pub(crate) fn new(weight: u32) -> Self {
+    /// A weight, 1 to 10000, or up to `PARTS_OF_WEIGHT` parts of each.
+    pub fn new(weight: u32) -> Self {
         Self { weight: weight.clamp(1, 10_000 * PARTS_OF_WEIGHT), rest: 0 }
     }
 
-    pub(crate) fn weight(self) -> u32 {
+    /// As it was given.
+    pub fn weight(self) -> u32 {
         self.weight
     }
 
     /// Ticks that a command of this cost takes.
     #[inline]
-    pub(crate) fn ticks(&mut self, cost: u32) -> u64 {
+    pub fn ticks(&mut self, cost: u32) -> u64 {
         // At most 2^20 × 2^8 + 10^6: narrow enough for the fast division.
         let due = cost.min(MAX_COST) * TICKS_PER_COST + self.rest;
         self.rest = due % self.weight;
@@ -60,7 +62,7 @@ struct Entry {
 
 /// The waiting tenants in virtual time.
 #[derive(Debug)]
-pub(crate) struct Fair {
+pub struct Fair {
     /// Virtual time: no tag of a waiting one is before it.
     clock: u64,
     waiting: Lowest,
@@ -69,13 +71,15 @@ pub(crate) struct Fair {
     entries: Vec<Entry>,
 }
 
-impl Fair {
-    pub(crate) fn new() -> Self {
-        Self { clock: 0, waiting: Lowest::new(), alone: NONE, entries: Vec::new() }
+impl Default for Fair {
+    fn default() -> Self {
+        Self { clock: 0, waiting: Lowest::default(), alone: NONE, entries: Vec::new() }
     }
+}
 
+impl Fair {
     /// Makes room for identifiers below `ids`.
-    pub(crate) fn grow(&mut self, ids: usize) {
+    pub fn grow(&mut self, ids: usize) {
         if self.entries.len() < ids {
             self.entries.resize(ids, Entry { tag: 0, share: Share::ONE });
             self.waiting.grow(ids);
@@ -83,7 +87,7 @@ impl Fair {
     }
 
     /// Sets a weight, as [`Share::new`] takes it; from the next charge on.
-    pub(crate) fn set_weight(&mut self, id: u16, weight: u32) {
+    pub fn set_weight(&mut self, id: u16, weight: u32) {
         self.entries[usize::from(id)].share = Share::new(weight);
     }
 
@@ -102,7 +106,7 @@ impl Fair {
     }
 
     /// Another one has this identifier from now on: what the former one overdrew is gone. It is not waiting.
-    pub(crate) fn forget(&mut self, id: u16) {
+    pub fn forget(&mut self, id: u16) {
         if let Some(entry) = self.entries.get_mut(usize::from(id)) {
             *entry = Entry { tag: 0, share: Share::ONE };
         }
@@ -115,7 +119,7 @@ impl Fair {
 
     /// Starts to wait. What it overdrew before still counts, what it left unused does not.
     #[inline]
-    pub(crate) fn insert(&mut self, id: u16) {
+    pub fn insert(&mut self, id: u16) {
         if self.is_empty() {
             self.alone = id;
             return;
@@ -136,7 +140,7 @@ impl Fair {
 
     /// Stops to wait. Nothing happens if it didn't.
     #[inline]
-    pub(crate) fn remove(&mut self, id: u16) {
+    pub fn remove(&mut self, id: u16) {
         if self.alone == id {
             self.alone = NONE;
         } else {
@@ -146,7 +150,7 @@ impl Fair {
 
     /// The tenant that goes first; it stays in its place. Virtual time advances to it.
     #[inline]
-    pub(crate) fn front(&mut self) -> Option<u16> {
+    pub fn front(&mut self) -> Option<u16> {
         if self.alone != NONE {
             self.clock = self.clock.max(self.entries[usize::from(self.alone)].tag);
             return Some(self.alone);
@@ -158,7 +162,7 @@ impl Fair {
 
     /// It was served at this cost. It keeps waiting if it did.
     #[inline]
-    pub(crate) fn charge(&mut self, id: u16, cost: u32) {
+    pub fn charge(&mut self, id: u16, cost: u32) {
         let entry = &mut self.entries[usize::from(id)];
         entry.tag = entry.tag.max(self.clock) + entry.share.ticks(cost);
         if self.alone != id && self.waiting.contains(id) {
@@ -173,7 +177,7 @@ mod tests {
 
     /// Serves `rounds` times with each one's own cost; the work that each got.
     fn work(tenants: &[(u32, u32)], rounds: usize) -> Vec<u64> {
-        let mut fair = Fair::new();
+        let mut fair = Fair::default();
         fair.grow(tenants.len());
         for (id, (weight, _)) in tenants.iter().enumerate() {
             fair.set_weight(id as u16, *weight);
@@ -191,7 +195,7 @@ mod tests {
 
     #[test]
     fn equal_weights_take_turns() {
-        let mut fair = Fair::new();
+        let mut fair = Fair::default();
         fair.grow(3);
         (0..3).for_each(|id| fair.insert(id));
         let mut turns = Vec::new();
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn waiting_idle_earns_nothing_and_debt_is_kept() {
-        let mut fair = Fair::new();
+        let mut fair = Fair::default();
         fair.grow(2);
         fair.insert(0);
         for _ in 0..1000 {

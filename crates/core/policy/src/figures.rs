@@ -52,18 +52,14 @@ figures! {
         LpnsOmega = "lpns_omega", Gauge,
             "Ω of lpns in force: what may be in flight together, in multiples of the depth d; as configured where \
              nothing is fed back";
-        LpnsTheta = "lpns_theta", Gauge,
-            "θ of lpns as published: what a best-effort tenant may send for each command of the slowest guaranteed one";
         LpnsCap = "lpns_best_effort_cap_commands", Gauge,
             "Commands of 4 KiB that lpns lets all best-effort tenants of the drive have in flight together";
         LpnsRate = "lpns_best_effort_commands_per_second", Gauge,
             "Commands of 4 KiB per second that lpns lets all best-effort tenants of the drive send together";
         LpnsSwitches = "lpns_hwq_switches", Counter,
             "How often lpns moved a queue to an exclusive HWQ";
-        D2fqRatio = "d2fq_speed_ratio", Gauge,
-            "R of d2fq: how much faster than its low class the drive is to serve its high one";
         Window = "policy_window_commands", Gauge,
-            "Commands that fair, k2, mqfq, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and \
+            "Commands that fair, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and \
              drr; where several pollers part that, this one's part. \
              Of best-effort tenants alone, and of 4 KiB, under evenkeel";
     }
@@ -81,8 +77,6 @@ figures! {
         FairBudget = "fair_budget_seconds", Gauge,
             "Time of one of the drive's units that fair leaves the tenant in this epoch; negative: it is ahead of its \
              share";
-        Lead = "policy_lead_commands", Gauge,
-            "How far d2fq or mqfq has the tenant ahead of the slowest, in commands of 4 KiB at weight 1";
         Floor = "tenant_floor_ratio", Gauge,
             "What a tenant gets of its min_iops or min_bandwidth while it asks for all of it; from 1 on it is kept";
         Held = "tenant_held_by_limits", Gauge,
@@ -99,7 +93,7 @@ mod tests {
         let all = PolicyFigure::ALL.iter().map(|it| it.name()).chain(TenantFigure::ALL.iter().map(|it| it.name()));
         let mut names: Vec<&str> = all.collect();
         assert_eq!(names.len(), PolicyFigure::COUNT + TenantFigure::COUNT);
-        assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || b"_2".contains(&byte))));
+        assert!(names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), PolicyFigure::COUNT + TenantFigure::COUNT);

@@ -20,7 +20,7 @@ use crate::{Next, TenantSlot, Terms, VqSlot};
 
 /// Whether a flow could send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// Has no commands.
     Idle,
     /// Has commands, but each HWQ that was tried is full.
@@ -30,7 +30,7 @@ pub(crate) enum Standing {
 }
 
 /// The order among flows.
-pub(crate) trait Turns {
+pub trait Turns {
     /// Some flows [go first](Self::goes_first): they must not wait for room that is kept for others.
     const SOME_GO_FIRST: bool = false;
 
@@ -148,8 +148,9 @@ struct Flow {
 
 /// The VQs of one poller.
 #[derive(Debug)]
-pub(crate) struct Flows<T> {
-    pub(crate) turns: T,
+pub struct Flows<T> {
+    /// The order among flows.
+    pub turns: T,
     pool: HwqPool,
     vqs: Vec<Vq>,
     links: Links,
@@ -170,7 +171,7 @@ pub(crate) struct Flows<T> {
 
 impl<T: Turns> Flows<T> {
     /// Creates flows over `hwqs` HWQs (at least 1) that hold `depth` commands each.
-    pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
+    pub fn new(turns: T, hwqs: u16, depth: u32) -> Self {
         let pool = HwqPool::new(0, hwqs, depth);
         let parked = vec![Parked::default(); usize::from(pool.len())];
         let (vqs, links, flows, told) = (Vec::new(), Links::default(), Vec::new(), Vec::new());
@@ -179,7 +180,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// Limits what may be in flight at all pollers together: a number of commands, or their cost.
-    pub(crate) fn within(self, all: u64) -> Self {
+    pub fn within(self, all: u64) -> Self {
         Self { window: Window::new(all), ..self }
     }
 
@@ -189,11 +190,12 @@ impl<T: Turns> Flows<T> {
 
     /// Whether a flow is ready.
     #[inline]
-    pub(crate) fn is_ready(&self, flow: u16) -> bool {
+    pub fn is_ready(&self, flow: u16) -> bool {
         self.flows.get(usize::from(flow)).is_some_and(|flow| flow.standing == Standing::Ready)
     }
 
-    pub(crate) fn any_backlog(&self) -> bool {
+    /// Whether any VQ has commands.
+    pub fn any_backlog(&self) -> bool {
         self.backlogged > 0
     }
 
@@ -302,7 +304,7 @@ impl<T: Turns> Flows<T> {
 
     /// The flow of an attached VQ.
     #[inline]
-    pub(crate) fn flow_of(&self, slot: VqSlot) -> Option<u16> {
+    pub fn flow_of(&self, slot: VqSlot) -> Option<u16> {
         let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.state != State::Detached)?;
         Some(vq.flow)
     }
@@ -334,7 +336,7 @@ impl<T: Turns> Flows<T> {
 
     /// Like [`next_by`](Self::next_by), for a window that counts commands.
     #[inline]
-    pub(crate) fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+    pub fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if self.any_backlog() && !self.window.has_room(self.in_flight.into(), now) {
             return self.window.wait();
         }
@@ -342,9 +344,9 @@ impl<T: Turns> Flows<T> {
     }
 
     /// What to send next. `front` returns the flow whose turn it is. A flow whose HWQs are all full is no longer ready
-    /// after [`pick`](Self::pick), so `front` does not return it again.
+    /// after `pick`, so `front` does not return it again.
     #[inline]
-    pub(crate) fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+    pub fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if !self.any_backlog() {
             return Next::Idle;
         }
@@ -365,7 +367,7 @@ impl<T: Turns> Flows<T> {
 
     /// Like [`pick`](Self::pick), for a policy that chooses the HWQ (`0..hwqs`) of a slot.
     #[inline(always)] // As a call it costs `fair` 6 ns: what it returns is written in pieces and read at once.
-    pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
+    pub fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {
             let hwq = hwq_of(self, slot);
             if self.pool.has_room(hwq, false) || self.is_kept(slot, hwq) {

@@ -11,16 +11,11 @@
 //! | `settings` | [`Settings`]: the policy that an operator chose; [`Settings::on`] a drive makes it a [`PolicyConfig`] |
 //! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
 //! | `any` | [`AnyPolicy`]: a policy chosen at run time, within each tenant's limits |
-//! | `limits` | a tenant's limits of commands and bytes per second, whatever the policy |
+//! | `limits`, `limited` | a tenant's limits of commands and bytes per second, whatever the policy; [`Limited`] |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
 //! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
 //! | `fairnvme` | [`FairNvme`]: fair slowdowns by tenant states and time budgets |
-//! | `k2` | [`K2`]: a cap on all commands with the drive, guaranteed tenants first |
-//! | `mqfq` | [`Mqfq`]: weighted shares, nobody further ahead than a gap |
-//! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
-//! | `caps` | [`Caps`]: tenants take turns |
 //! | `evenkeel` | [`Evenkeel`]: guaranteed latency at the least price, by what commands are seen to wait |
-//! | [`compared`] | published policies to compare with, in the simulator alone |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `bound` | [`Bound`]: the latency that a guaranteed tenant can count on, and what that rests on |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
@@ -29,8 +24,9 @@
 //! | `split`, `window` | [`Demand`]: what best effort, or all tenants, may have with the drive, parted among pollers |
 //! | `flows`, `fair`, `lowest`, `hwq_pool`, `ready` | waiting VQs and flows, weighted sharing, the lowest tag, HWQ bindings, lists: O(1) per command (`lowest`: O(log tenants)), no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. Tenants, and a tenant's VQs, may be with several pollers, but for those
-//! policies that compare all tenants with each command ([`needs_one_poller`](Settings::needs_one_poller)).
+//! Other policies may be built from the same [`parts`].
+//!
+//! An instance knows the VQs of its own poller. Tenants, and a tenant's VQs, may be with several pollers.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
@@ -44,22 +40,18 @@ mod arbitrated;
 mod bound;
 mod by_flow;
 mod by_target;
-mod caps;
-pub mod compared;
 mod config;
 mod cost;
-mod d2fq;
 mod evenkeel;
 mod fair;
 mod fairnvme;
 mod figures;
 mod flows;
 mod hwq_pool;
-mod k2;
+mod limited;
 mod limits;
 mod lowest;
 mod lpns;
-mod mqfq;
 pub mod netcalc;
 mod passthrough;
 mod percentile;
@@ -70,14 +62,12 @@ mod split;
 mod terms;
 mod window;
 
-pub use any::AnyPolicy;
+pub use any::{AnyPolicy, OneOf};
 pub use arbitrated::{Arbitrated, ArbitratedConfig};
 pub use bound::{Bound, PublishedBound, RestsOn};
 pub use by_target::{TARGET_STEPS, target_step};
-pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
-pub use d2fq::{D2fq, D2fqConfig};
 pub use evenkeel::{Evenkeel, EvenkeelConfig};
 pub use evenkeel::{
     HOPELESS as EVENKEEL_HOPELESS, LARGE as EVENKEEL_LARGE, LEAST_LEFT as EVENKEEL_LEAST_LEFT,
@@ -88,14 +78,23 @@ pub use evenkeel::{
 };
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use figures::{FigureKind, PolicyFigure, TenantFigure};
-pub use k2::{K2, K2Config};
+pub use limited::Limited;
 pub use lpns::{HwqSplit, Lending, Lpns, LpnsConfig, ThrottleState, rule as lpns_rule};
-pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 pub use percentile::Percentile;
 pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
 pub use split::{DEMAND_FIGURES, Demand};
 pub use terms::{Class, Floor, Limits, TenantPriority, Terms};
+
+/// What policies are built from: those of this crate, and others to compare them with.
+pub mod parts {
+    pub use crate::by_flow::ByFlow;
+    pub use crate::fair::{Fair, Share, TICKS_PER_COMMAND};
+    pub use crate::flows::{Flows, Standing, Turns};
+    pub use crate::lowest::Lowest;
+    pub use crate::ready::{Links, List, NONE};
+    pub use crate::window::Claim;
+}
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
@@ -262,6 +261,9 @@ pub trait Policy {
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
     /// identifiers. Who isn't in it left the drive: nothing is kept of it.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);
+
+    /// The commands that a VQ is known to have; 0 if it is not attached.
+    fn backlog_of(&self, slot: VqSlot) -> u32;
 
     /// The HWQ that a VQ's next command goes to, as things stand. `None`: it is not attached, or the policy doesn't
     /// tell.

@@ -208,7 +208,7 @@ pub(crate) struct Limiter {
 impl Limiter {
     pub(crate) fn new() -> Self {
         let (tenants, vqs, links) = (Vec::new(), Vec::new(), Links::default());
-        Self { tenants, vqs, links, held: Lowest::new(), slice: 0, limited: 0 }
+        Self { tenants, vqs, links, held: Lowest::default(), slice: 0, limited: 0 }
     }
 
     /// Whether no tenant has limits: then nobody is held, and [`attach`](Self::attach), [`detach`](Self::detach) and

@@ -19,19 +19,21 @@ const NOBODY: Entry = Entry { tag: ABSENT, id: 0 };
 
 /// Tags by identifier, and the lowest of them.
 #[derive(Debug)]
-pub(crate) struct Lowest {
+pub struct Lowest {
     /// The winner of match 1 between those of 2 and 3, of 2 between those of 4 and 5 and so on; the second half are all
     /// identifiers, up to a power of two.
     matches: Vec<Entry>,
 }
 
-impl Lowest {
-    pub(crate) fn new() -> Self {
+impl Default for Lowest {
+    fn default() -> Self {
         Self { matches: vec![NOBODY; 2] }
     }
+}
 
+impl Lowest {
     /// Makes room for identifiers below `ids`, of which there are at most 2^16.
-    pub(crate) fn grow(&mut self, ids: usize) {
+    pub fn grow(&mut self, ids: usize) {
         let had = self.ids();
         if ids <= had {
             return;
@@ -58,13 +60,13 @@ impl Lowest {
 
     /// It takes part with this tag, whether it did before or not.
     #[inline]
-    pub(crate) fn insert(&mut self, id: u16, tag: u64) {
+    pub fn insert(&mut self, id: u16, tag: u64) {
         self.play(id, tag.min(ABSENT - 1));
     }
 
     /// It takes no part any more. `false`: it did not.
     #[inline]
-    pub(crate) fn remove(&mut self, id: u16) -> bool {
+    pub fn remove(&mut self, id: u16) -> bool {
         let contained = self.contains(id);
         if contained {
             self.play(id, ABSENT);
@@ -88,7 +90,7 @@ impl Lowest {
 
     /// The lowest tag and whose it is.
     #[inline]
-    pub(crate) fn first(&self) -> Option<(u64, u16)> {
+    pub fn first(&self) -> Option<(u64, u16)> {
         let Entry { tag, id } = self.matches[1];
         (tag != ABSENT).then_some((tag, id))
     }
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn the_lowest_comes_first_and_the_lower_identifier_of_equals() {
         let tags = [70_000_u64, 3, 64, 70_001, u64::MAX, 4_096, 3, 0];
-        let mut lowest = Lowest::new();
+        let mut lowest = Lowest::default();
         for (id, tag) in tags.into_iter().enumerate() {
             lowest.grow(id + 1);
             lowest.insert(id as u16, tag);
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn any_order_of_events_is_as_by_looking_at_all() {
-        let (mut lowest, mut rng) = (Lowest::new(), fastrand::Rng::with_seed(7));
+        let (mut lowest, mut rng) = (Lowest::default(), fastrand::Rng::with_seed(7));
         let mut all: Vec<Option<u64>> = vec![None; 100];
         lowest.grow(all.len());
         for _ in 0..100_000 {

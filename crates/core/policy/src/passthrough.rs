@@ -43,11 +43,6 @@ impl Passthrough {
         Self { pool, vqs: Vec::new(), links: Links::default(), ready: List::default(), parked, waiting: 0 }
     }
 
-    /// The commands that a VQ is known to have.
-    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
-        self.vqs.get(usize::from(slot.0)).map_or(0, |vq| vq.backlog)
-    }
-
     fn vq(&mut self, slot: VqSlot) -> Option<&mut Vq> {
         self.vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.state != State::Detached)
     }
@@ -175,6 +170,10 @@ impl Policy for Passthrough {
     }
 
     fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.vqs.get(usize::from(slot.0)).map_or(0, |vq| vq.backlog)
+    }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.pool.hwq_of(slot)

@@ -1,7 +1,7 @@
 //! Lists of slots that cost nothing per element: doubly linked through a table that grows at attach.
 
 /// No slot.
-pub(crate) const NONE: u16 = u16::MAX;
+pub const NONE: u16 = u16::MAX;
 
 #[derive(Debug, Clone, Copy)]
 struct Link {
@@ -11,11 +11,11 @@ struct Link {
 
 /// The links of all slots. A slot is in at most one of the lists that share a table.
 #[derive(Debug, Default)]
-pub(crate) struct Links(Vec<Link>);
+pub struct Links(Vec<Link>);
 
 impl Links {
     /// Makes room for slots below `slots`.
-    pub(crate) fn grow(&mut self, slots: usize) {
+    pub fn grow(&mut self, slots: usize) {
         if self.0.len() < slots {
             self.0.resize(slots, Link { next: NONE, prev: NONE });
         }
@@ -24,7 +24,7 @@ impl Links {
 
 /// A first-in first-out list; every operation is O(1).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct List {
+pub struct List {
     head: u16,
     tail: u16,
 }
@@ -43,8 +43,9 @@ impl List {
         self.head == NONE
     }
 
+    /// The first.
     #[inline]
-    pub(crate) fn front(&self) -> Option<u16> {
+    pub fn front(&self) -> Option<u16> {
         (self.head != NONE).then_some(self.head)
     }
 
@@ -54,8 +55,9 @@ impl List {
         std::iter::successors(self.front(), next_of)
     }
 
+    /// Puts a slot that is in no list behind all others.
     #[inline]
-    pub(crate) fn push_back(&mut self, links: &mut Links, slot: u16) {
+    pub fn push_back(&mut self, links: &mut Links, slot: u16) {
         links.0[usize::from(slot)] = Link { next: NONE, prev: self.tail };
         match self.tail {
             NONE => self.head = slot,
@@ -93,7 +95,7 @@ impl List {
 
     /// Takes out a slot that is in this list.
     #[inline]
-    pub(crate) fn remove(&mut self, links: &mut Links, slot: u16) {
+    pub fn remove(&mut self, links: &mut Links, slot: u16) {
         let Link { next, prev } = links.0[usize::from(slot)];
         match prev {
             NONE => self.head = next,
@@ -114,7 +116,7 @@ impl List {
 
     /// Moves a slot of this list to its end.
     #[inline]
-    pub(crate) fn rotate(&mut self, links: &mut Links, slot: u16) {
+    pub fn rotate(&mut self, links: &mut Links, slot: u16) {
         if self.tail != slot {
             self.remove(links, slot);
             self.push_back(links, slot);

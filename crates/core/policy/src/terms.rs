@@ -68,7 +68,7 @@ impl Class {
     }
 
     /// The weight, 1 to 10000, where a guaranteed tenant has this one.
-    pub(crate) fn weight_or(self, guaranteed: u32) -> u32 {
+    pub fn weight_or(self, guaranteed: u32) -> u32 {
         match self {
             Self::Guaranteed { .. } => guaranteed,
             Self::BestEffort { weight } => weight.clamp(1, 10_000),

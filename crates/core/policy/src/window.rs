@@ -21,7 +21,7 @@ const TICKS: f64 = 1024.0;
 
 /// What a flow counts for where a limit is parted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Claim {
+pub enum Claim {
     /// It goes before all others, without limit.
     First,
     /// By weight.

@@ -361,7 +361,7 @@ fn read_backend(
         section.forbid(sink, "create", "only a file can be created", "remove it");
     }
     if matches!(word, BackendWord::Memory | BackendWord::Null) {
-        let remedy = "remove it, or set rate_iops, min_latency and omega under [policy]";
+        let remedy = "remove it, or set rate_iops and min_latency under [policy]";
         section.forbid(sink, "profile", "memory and null imitate no drive", remedy);
     }
     let path = if has_path {

@@ -104,7 +104,9 @@ pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary,
 pub mod reading {
     pub use crate::check::{name, parse_document};
     pub use crate::config::read_text;
-    pub use crate::policy_section::{policy_name, policy_with_defaults, read_policy};
+    pub use crate::policy_section::{
+        ABSENT, IN_FLIGHT, POLICY_KEYS, forbid_others, read_fair, read_lpns, read_parameters,
+    };
     pub use crate::problem::{Sink, Text};
     pub use crate::profile::{beside, profile};
     pub use crate::rw::{DEPTHS, THREADS, arrivals, read_rw};

@@ -83,15 +83,14 @@ impl Load<'_> {
 }
 
 /// Pollers that tenants share who need no other.
-fn shared_pollers(policy: Option<&Settings>, pollers: &Pollers) -> usize {
-    let needs_one = policy.is_none_or(Settings::needs_one_poller);
-    if needs_one || pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
+fn shared_pollers(pollers: &Pollers) -> usize {
+    if pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
 }
 
 /// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
     let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
-    let several = shared_pollers(policy, pollers);
+    let several = shared_pollers(pollers);
     let rest = (0..several).map(|first| at(Home::Shared).skip(first).step_by(several).collect());
     let alone = at(Home::Alone).map(|index| vec![index]);
     let groups = alone.chain(rest).filter(|group: &Vec<usize>| !group.is_empty());
@@ -120,9 +119,8 @@ fn own_pollers(tenant: usize, load: &Load<'_>) -> Vec<Poller> {
 
 impl Config {
     /// The pollers that will run: those of guaranteed tenants first, in the file's order, then the one or
-    /// [several](Self::shared_pollers) that all others share (one for all where the policy must see all tenants), then
-    /// those that tenants have to
-    /// themselves, in the file's order and in that of their queues. With fewer CPUs than pollers, CPUs are used
+    /// [several](Self::shared_pollers) that all others share, then those that tenants have to themselves, in the file's
+    /// order and in that of their queues. With fewer CPUs than pollers, CPUs are used
     /// again from the first; [`Pollers::cpus`] are for pollers that no tenant has to itself by its `threads`.
     pub fn poller_plan(&self) -> Vec<Poller> {
         plan(Some(&self.policy), &self.pollers, &self.tenants.iter().map(Load::from).collect::<Vec<_>>())
@@ -152,10 +150,10 @@ impl Config {
         plan.iter().map(hwqs).sum()
     }
 
-    /// Pollers that tenants share who need no other, once there are as many of them: 1 where the policy can't do with
-    /// more, or the layout has one for all.
+    /// Pollers that tenants share who need no other, once there are as many of them: 1 where the layout has one for
+    /// all.
     pub fn shared_pollers(&self) -> usize {
-        shared_pollers(Some(&self.policy), &self.pollers)
+        shared_pollers(&self.pollers)
     }
 
     /// Which pollers serve a tenant of this configuration, or one that would be.

@@ -40,8 +40,6 @@ pub enum BuiltIn {
 /// What the `lpns` policy must know about a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Ω, in commands.
-    pub omega: u32,
     /// R: 4 KiB random writes per second that the drive sustains.
     pub rate_iops: Rate,
     /// L_h: the latency of a command that finds the drive idle; of the slowest kind.
@@ -81,23 +79,21 @@ impl BuiltIn {
 
     /// The drive's figures. Those of the P5800X and the PM1735 are printed (LPNS §5.1, §5.5, Fig. 2). For the
     /// others R is what the write buffer drains, L_h a lone 4 KiB read as a guest sees it (P3520: FairNVMe Table 2;
-    /// P3700: reviews; else the sum of the drive model's stages and the host's 4.5 µs), and Ω is the PM1735's, the
-    /// flash drive that it was chosen for.
+    /// P3700: reviews; else the sum of the drive model's stages and the host's 4.5 µs).
     pub fn figures(self) -> Figures {
-        let figures = |omega, rate_iops, min_latency_ns, alone_ns| Figures {
-            omega,
+        let figures = |rate_iops, min_latency_ns, alone_ns| Figures {
             rate_iops: Rate(rate_iops),
             min_latency: Nanos(min_latency_ns),
             alone_latency: Nanos(alone_ns),
         };
         match self {
-            Self::P5800x => figures(190, 800_000, 11_050, 11_900),
-            Self::Pm1735 => figures(100, 200_000, 71_900, 71_900),
-            Self::P3520 => figures(100, 288_000, 99_940, 99_940),
-            Self::P3700 => figures(100, 175_000, 78_000, 78_000),
-            Self::Sm1715 => figures(100, 130_000, 103_600, 103_600),
-            Self::Pm1725a => figures(100, 180_000, 92_700, 92_700),
-            Self::Pro970 => figures(100, 690_000, 68_100, 68_100),
+            Self::P5800x => figures(800_000, 11_050, 11_900),
+            Self::Pm1735 => figures(200_000, 71_900, 71_900),
+            Self::P3520 => figures(288_000, 99_940, 99_940),
+            Self::P3700 => figures(175_000, 78_000, 78_000),
+            Self::Sm1715 => figures(130_000, 103_600, 103_600),
+            Self::Pm1725a => figures(180_000, 92_700, 92_700),
+            Self::Pro970 => figures(690_000, 68_100, 68_100),
         }
     }
 }

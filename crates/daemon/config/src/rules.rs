@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use io_model::units::{Rate, Size};
+use policy::Settings;
 use policy::{Class, TenantPriority};
-use policy::{Settings, Variant};
 use toml::Spanned;
 
 use crate::check::{Draft, TenantDraft};
@@ -32,12 +32,10 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     let plan = pollers(draft).unwrap_or_default();
     let few = poller_total(sink, &plan);
     queues(sink, draft, &plan);
-    weighted_queues(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
     together(&mut warnings, draft);
     best_effort_pollers(&mut warnings, draft);
-    limits(&mut warnings, draft);
     demands_within_limits(&mut warnings, draft);
     priorities(&mut warnings, draft);
     if few {
@@ -51,7 +49,6 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
 pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
     steps(sink, draft);
     sockets(sink, draft);
-    own_threads(sink, draft);
 }
 
 /// No two disks have one name. `named`: what each is, its name, and where that stands.
@@ -187,16 +184,6 @@ fn has_own_threads(tenant: &TenantDraft) -> bool {
     tenant.frontend.frontend.as_ref().is_some_and(|frontend| frontend.threads() != Threads::Shared)
 }
 
-/// What is decided on one poller can't be had by tenants on several.
-fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
-    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.needs_one_poller()) else { return };
-    for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
-        let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
-        let what = format!("{} compares all tenants with each command, which takes one poller", policy.in_words());
-        sink.at(mark, what, "write threads = \"shared\", or name = \"mqfq\" under [policy]");
-    }
-}
-
 /// Whether the pollers are few enough to look at each beside each.
 fn poller_total(sink: &mut Sink<'_>, plan: &[Poller]) -> bool {
     let few = plan.len() <= POLLERS_MAX;
@@ -220,12 +207,6 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
         let section = draft.device.as_ref().map_or_else(String::new, Device::section);
         let remedy = format!("write queues = {pollers} or more under {section}, or {fewer}");
         sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
-    }
-    let Some(Settings::Lpns(lpns)) = &draft.policy else { return };
-    let pool = lpns.hwqs.exclusive.unwrap_or(0) + lpns.hwqs.shared.unwrap_or(0);
-    if pool > total {
-        let what = format!("exclusive_queues and shared_queues make {pool}, the device has queues = {total}");
-        sink.maybe_at(draft.policy_mark.as_ref(), what, format!("lower them to {total} in all, or raise queues"));
     }
 }
 
@@ -251,11 +232,6 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
             );
         }
     }
-    if any && matches!(policy, Settings::Lpns(lpns) if lpns.variant == Variant::Published) {
-        let what = "the published rule suspends all best-effort tenants while a guaranteed one is idle";
-        let remedy = "write variant = \"corrected\", unless you compare with the paper";
-        warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
-    }
     if any && !policy.kind().keeps_targets() {
         let what = format!("{} keeps no latency target", policy.name());
         let remedy = "write name = \"evenkeel\" under [policy] to have them kept";
@@ -270,20 +246,6 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     }
 }
 
-/// D2FQ shares by the drive's own arbitration, which the kernel does not pass on.
-fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
-    let (Some(device), Some(Settings::D2fq(_))) = (&draft.device, &draft.policy) else { return };
-    if !matches!(device.backend, Backend::Model { .. } | Backend::Nvme { .. }) {
-        let what = format!(
-            "d2fq needs a drive with weighted round robin, and {:?} gives none: the drive model has it, and NVMe \
-             drives may",
-            device.backend.name()
-        );
-        let remedy = "write backend = \"nvme\" or \"model\", or share by weights with name = \"mqfq\"";
-        sink.maybe_at(draft.policy_mark.as_ref(), what, remedy);
-    }
-}
-
 /// Policies that give all tenants one order serve them by the same pollers, whatever the layout says.
 fn together(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.layout_mark) else { return };
@@ -294,23 +256,11 @@ fn together(warnings: &mut Sink<'_>, draft: &Draft) {
     }
 }
 
-/// Best-effort tenants have several pollers only where each guaranteed one has its own, under a policy that can.
+/// Tenants share several pollers only where the layout is not of one.
 fn best_effort_pollers(warnings: &mut Sink<'_>, draft: &Draft) {
-    let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.best_effort_mark) else {
-        return;
-    };
-    if pollers.best_effort > 1 && policy.needs_one_poller() {
-        let what = format!("{} compares all tenants with each command, which takes one poller", policy.in_words());
-        warnings.at(mark, what, "remove the line, or write name = \"evenkeel\" under [policy]");
-    } else if pollers.best_effort > 1 && pollers.layout == PollerLayout::Shared {
+    let (Some(pollers), Some(mark)) = (&draft.pollers, &draft.best_effort_mark) else { return };
+    if pollers.best_effort > 1 && pollers.layout == PollerLayout::Shared {
         warnings.at(mark, "layout = \"shared\" has one poller for all", "remove this line, or that one");
-    }
-}
-
-fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    if draft.policy == Some(Settings::Caps) && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
-        let remedy = "add rw_iops, rw_bandwidth or another limit to a [[tenant]]";
-        warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
 }
 

@@ -68,28 +68,16 @@ pub struct DeviceSummary {
 /// The policy and its parameters; each policy has some of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PolicySummary {
-    /// passthrough, lpns, fair, k2, mqfq, d2fq, wrr, drr or caps.
+    /// evenkeel, lpns, fair, wrr, drr or passthrough.
     pub name: &'static str,
-    /// published or corrected (lpns, fair).
-    pub variant: Option<&'static str>,
-    /// Ω, in commands (lpns). Missing, as the next two, where it follows from the profile's file.
-    pub omega: Option<u32>,
-    /// R, in commands per second (lpns).
+    /// R, in commands per second (lpns). Missing, as the next one, where it follows from the profile's file.
     pub rate_iops: Option<u64>,
     /// L_h (lpns); the lower threshold (fair).
     pub min_latency_us: Option<f64>,
     /// The upper threshold (fair).
     pub max_latency_us: Option<f64>,
-    /// Commands in the drive, of all tenants together (k2, mqfq; wrr and drr, where it does not follow from the drive).
+    /// Commands in the drive, of all tenants together (wrr and drr, where it does not follow from the drive).
     pub max_in_flight: Option<u32>,
-    /// T, in commands (mqfq).
-    pub throttle_gap: Option<u32>,
-    /// τ_m and τ_l, in commands (d2fq).
-    pub class_gaps: Option<[u32; 2]>,
-    /// R at the start (d2fq).
-    pub ratio: Option<u32>,
-    /// The weight of guaranteed tenants (mqfq, d2fq).
-    pub guaranteed_weight: Option<u32>,
     /// The weights of the high, medium and low class (wrr: commands; drr: KiB).
     pub class_weights: Option<[u16; 3]>,
     /// Commands in one turn of a tenant (wrr).
@@ -213,31 +201,15 @@ impl PolicySummary {
     fn new(policy: &Settings) -> Self {
         let named = Self { name: policy.name(), ..Self::default() };
         match policy {
-            Settings::Passthrough | Settings::Caps | Settings::Evenkeel => named,
+            Settings::Passthrough | Settings::Evenkeel => named,
             Settings::Lpns(lpns) => Self {
-                variant: Some(lpns.variant.name()),
-                omega: lpns.omega,
                 rate_iops: lpns.rate_iops.map(|rate| rate.0),
                 min_latency_us: lpns.min_latency.map(Nanos::as_micros_f64),
                 ..named
             },
             Settings::Fair(fair) => Self {
-                variant: Some(fair.variant.name()),
                 min_latency_us: fair.min_latency.map(Nanos::as_micros_f64),
                 max_latency_us: fair.max_latency.map(Nanos::as_micros_f64),
-                ..named
-            },
-            Settings::K2(k2) => Self { max_in_flight: Some(k2.max_in_flight), ..named },
-            Settings::Mqfq(mqfq) => Self {
-                max_in_flight: Some(mqfq.max_in_flight),
-                throttle_gap: Some(mqfq.gap_commands),
-                guaranteed_weight: Some(mqfq.guaranteed_weight),
-                ..named
-            },
-            Settings::D2fq(d2fq) => Self {
-                class_gaps: Some([d2fq.medium_gap_commands, d2fq.low_gap_commands]),
-                ratio: Some(d2fq.ratio),
-                guaranteed_weight: Some(d2fq.guaranteed_weight),
                 ..named
             },
             Settings::Wrr(wrr) => Self { arbitration_burst: Some(wrr.arbitration_burst), ..named.arbitrated(wrr) },
@@ -256,8 +228,7 @@ impl PolicySummary {
 
     /// The parameters in few words.
     fn parameters(&self) -> String {
-        let mut words: Vec<String> = self.variant.map(str::to_owned).into_iter().collect();
-        words.extend(self.omega.map(|omega| format!("omega {omega}")));
+        let mut words = Vec::new();
         match (self.rate_iops, self.min_latency_us, self.max_latency_us) {
             (Some(rate), Some(latency), None) => {
                 words.push(format!("drive {} IOPS, {}", Rate(rate), spelled(latency)));
@@ -271,9 +242,6 @@ impl PolicySummary {
         }));
         words.extend(self.arbitration_burst.filter(|burst| *burst > 1).map(|burst| format!("burst {burst}")));
         words.extend(self.max_in_flight.map(|max| format!("at most {max} in flight")));
-        words.extend(self.throttle_gap.map(|gap| format!("gap {gap} commands")));
-        words.extend(self.class_gaps.map(|[medium, low]| format!("gaps {medium} and {low} commands")));
-        words.extend(self.ratio.map(|ratio| format!("ratio {ratio}")));
         words.join(", ")
     }
 }

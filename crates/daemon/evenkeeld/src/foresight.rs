@@ -253,7 +253,7 @@ impl Foresight {
         let planner = if self.named {
             Planner::new(&self.site)
         } else {
-            Planner::with_model(&self.site, |policy, _| Err(Unmodelled::Policy { policy: policy.name() }))
+            Planner::with_model(&self.site, |_, _| Err(Unmodelled::Drive))
         };
         let broken = there.iter().position(|(id, ..)| *id == broken)?;
         let evidence =

@@ -235,12 +235,6 @@ impl Pollers {
     /// # Errors
     /// Why, in words.
     pub fn can_change(&self, from: &PolicyConfig, to: &PolicyConfig) -> Result<(), String> {
-        if from.needs_weighted() != to.needs_weighted() {
-            return Err("d2fq has the drive's queues opened with classes".to_owned());
-        }
-        if to.needs_one_poller() && self.open.values().filter(|open| open.is_shared).count() > 1 {
-            return Err("it takes one poller, and tenants share several as long as the daemon runs".to_owned());
-        }
         let classes_stay = |open: &Open| from.hwq_classes(&open.shape) == to.hwq_classes(&open.shape);
         if !self.open.values().all(classes_stay) {
             return Err(

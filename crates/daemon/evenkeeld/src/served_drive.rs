@@ -428,13 +428,6 @@ impl ServedDrive {
     /// Why not, in words.
     pub(crate) fn can_have_policy_of(&self, config: &Config) -> Result<PolicyConfig, String> {
         let policy = planning::policy(config, &self.profile);
-        if policy.needs_one_poller()
-            && let Some(live) =
-                self.misplaced(config).find_map(|id| self.tenants.get(&id).filter(|_| !self.is_free(id)))
-        {
-            let (policy, name) = (config.policy.in_words(), &live.tenant.name);
-            return Err(format!("{policy} takes one poller, and {name} has another one as long as it is in use"));
-        }
         self.pollers.can_change(&self.policy, &policy).map(|()| policy)
     }
 

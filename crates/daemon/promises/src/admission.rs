@@ -245,7 +245,7 @@ impl<'a> Assessment<'a> {
         }
         if let Err(why) = &self.judged.outcome {
             let remedy = match why {
-                Unmodelled::Policy { .. } => "use one of these to have them checked, or try with `evenkeel sim`",
+                Unmodelled::Drive => "name its profile",
                 Unmodelled::Demand { .. } => "correct its [tenant.demand]",
             };
             let what = format!("promises are not checked beside their neighbours: {why}");
@@ -386,8 +386,7 @@ mod tests {
 
     #[test]
     fn a_target_below_what_the_drive_takes_alone_is_told_the_lowest_one() {
-        // Without a model of the policy, too.
-        for policy in ["passthrough", "k2"] {
+        for policy in ["passthrough", "fair"] {
             let (config, admission) = assess(&model(policy, "latency_target = \"5us\"", LIGHT));
             let refused = admission.refuse(&config).expect_err("refused");
             assert!(refused.to_string().contains("even alone on the drive"), "{refused}");
@@ -400,7 +399,7 @@ mod tests {
         const HEAVY: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = \"100k\"";
         let floor = |ios: &str| format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
         let mut cases: Vec<(&str, String)> =
-            ["passthrough", "lpns", "fair", "evenkeel", "wrr", "k2"].map(|policy| (policy, String::new())).into();
+            ["passthrough", "lpns", "fair", "evenkeel", "wrr"].map(|policy| (policy, String::new())).into();
         cases.extend(["300k", "1300k"].map(|ios| ("evenkeel", floor(ios))));
         let mut named = 0;
         for (policy, floor) in cases {

@@ -30,11 +30,10 @@ pub fn load(named: &config::Profile, unusable: impl FnOnce(&str) -> ConfigErrors
 /// What `lpns` takes a drive for that nobody chose figures for, in words.
 pub fn assumed(drive: &str, lpns: &LpnsConfig) -> String {
     format!(
-        "lpns takes {drive} for a drive of {:.0} commands/s (R), {} µs (L_h) and omega {:.0}: from its profile, but \
-         for what [policy] says",
+        "lpns takes {drive} for a drive of {:.0} commands/s (R) and {} µs (L_h): from its profile, but for what \
+         [policy] says",
         lpns.r_iops,
-        lpns.l_h.as_micros_f64(),
-        lpns.omega
+        lpns.l_h.as_micros_f64()
     )
 }
 
@@ -56,7 +55,6 @@ mod tests {
             assert!((lpns.r_iops / rate - 1.0).abs() < 0.03, "{drive:?}: R {} and {rate}", lpns.r_iops);
             let latency = figures.min_latency.0 as f64;
             assert!((lpns.l_h.0 as f64 / latency - 1.0).abs() < 0.03, "{drive:?}: L_h {} and {latency}", lpns.l_h.0);
-            assert_eq!(lpns.omega, f64::from(figures.omega), "{drive:?}");
             fair.validate().expect("in range");
         }
         assert_eq!(BuiltIn::all().count(), Profile::built_in().len(), "each has a name in a configuration");

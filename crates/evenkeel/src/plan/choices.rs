@@ -6,16 +6,6 @@ use planner::{Tenant, drive_figures};
 use policy::{PolicyConfig, PolicyKind, Settings};
 use ssd_model::Profile;
 
-/// Those that there is a model of.
-pub const MODELLED: [PolicyKind; 6] = [
-    PolicyKind::Passthrough,
-    PolicyKind::Wrr,
-    PolicyKind::Drr,
-    PolicyKind::Lpns,
-    PolicyKind::Fair,
-    PolicyKind::Evenkeel,
-];
-
 /// A policy, and the tenants as they would be under it.
 pub struct Choice {
     /// As it would run on the drive.
@@ -28,11 +18,11 @@ pub struct Choice {
     pub priorities_assumed: bool,
 }
 
-/// The configured policy first, then all others that have a model, with their defaults; or only the policy `only`. If a
-/// tenant has a floor, only policies that keep floors: the configuration is refused under others.
+/// The configured policy first, then all others with their defaults; or only the policy `only`. If a tenant has a floor,
+/// only policies that keep floors: the configuration is refused under others.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
     let configured = config.policy.kind();
-    let kinds = std::iter::once(configured).chain(MODELLED.into_iter().filter(|kind| *kind != configured));
+    let kinds = std::iter::once(configured).chain(PolicyKind::ALL.into_iter().filter(|kind| *kind != configured));
     let has_floors = tenants.iter().any(|tenant| !tenant.floor.is_empty());
     let wanted = kinds.filter(|kind| match only {
         Some(only) => only == kind.name(),

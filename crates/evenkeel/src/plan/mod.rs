@@ -49,8 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 
-    /// Plan for this policy only, instead of the configured one and all others that have a model.
-    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
+    /// Plan for this policy only, instead of the configured one and all others.
+    #[arg(long, value_name = "NAME", value_parser = PolicyKind::NAMES)]
     policy: Option<String>,
 
     /// Also place this tenant: does it fit? A file with a tenant section, or the tenant itself:
@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "TENANT")]
     add: Vec<String>,
 
-    /// Search for priorities, weights, caps or an omega with which every promise holds, and print them as TOML.
+    /// Search for priorities, weights, caps or a rate with which every promise holds, and print them as TOML.
     #[arg(long)]
     solve: bool,
 
@@ -300,6 +300,6 @@ fn solution_of(planner: &Planner<'_>, config: &Config, choices: &[Choice], rows:
                 policy.name()
             ),
         ),
-        Err(Unsolved::Unmodelled) => none(Vec::new(), "there is no model of any of the policies".to_owned()),
+        Err(Unsolved::Unmodelled) => none(Vec::new(), "nothing can be said under any of the policies".to_owned()),
     }
 }

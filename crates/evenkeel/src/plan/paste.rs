@@ -3,15 +3,15 @@
 use config::Config;
 use io_model::units::Rate;
 use planner::Tenant;
-use policy::{ArbitratedConfig, HwqSplit, Lending, LpnsConfig, PolicyConfig, Settings, Variant};
+use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Settings};
 
 use super::report::PriorityRow;
 
-/// The `[policy]` section. What `policy` does not show (queues of `lpns`, thresholds of `fair`) is the configuration's.
+/// The `[policy]` section. What `policy` does not show (thresholds of `fair`) is the configuration's.
 pub fn section(policy: &PolicyConfig, config: &Config) -> String {
     let mut lines = vec![format!("name = {:?}", policy.name())];
     match policy {
-        PolicyConfig::Lpns(lpns) => lpns_lines(&mut lines, lpns, config),
+        PolicyConfig::Lpns(lpns) => lpns_lines(&mut lines, lpns),
         PolicyConfig::Wrr(arbitrated) => {
             arbitrated_lines(&mut lines, arbitrated);
             lines.push(format!("arbitration_burst = {}", arbitrated.arbitration_burst));
@@ -30,28 +30,13 @@ fn arbitrated_lines(lines: &mut Vec<String>, policy: &ArbitratedConfig) {
     lines.push(format!("max_in_flight = {}", policy.max_in_flight));
 }
 
-fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
-    if lpns.variant == Variant::Published {
-        lines.push("variant = \"published\"".to_owned());
-    }
-    lines.push(format!("omega = {:.0}", lpns.omega));
+fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig) {
     lines.push(format!("rate_iops = \"{}\"", Rate(lpns.r_iops.round() as u64)));
     lines.push(format!("min_latency = \"{}\"", lpns.l_h));
-    if let Settings::Lpns(configured) = &config.policy {
-        let HwqSplit { exclusive, shared } = configured.hwqs;
-        let queues = [("exclusive_queues", exclusive), ("shared_queues", shared)];
-        lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));
-        if configured.lending != Lending::default() {
-            lines.push(format!("lending = \"{}\"", configured.lending.name()));
-        }
-    }
 }
 
 fn fair_lines(lines: &mut Vec<String>, config: &Config) {
     let Settings::Fair(fair) = &config.policy else { return };
-    if fair.variant == Variant::Published {
-        lines.push("variant = \"published\"".to_owned());
-    }
     let spans = [("min_latency", fair.min_latency), ("max_latency", fair.max_latency), ("epoch", fair.epoch)];
     lines.extend(spans.iter().filter_map(|(key, span)| Some(format!("{key} = \"{}\"", (*span)?))));
 }

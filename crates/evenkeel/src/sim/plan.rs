@@ -8,8 +8,9 @@ use ::sim::{self, FaultKind, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
 use planner::{Planner, Verdict, drive_figures};
-use policy::{Limits, PolicyConfig, PolicyKind, Settings, Terms};
+use policy::{Limits, PolicyConfig, PolicyKind, Terms};
 use promises::drive_profile;
+use rivals::{LabConfig, LabSettings};
 use scenario::{self as file, Scenario, Workload};
 use ssd_model::Profile;
 use trace::Trace;
@@ -57,12 +58,12 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     let mut runs = Vec::new();
     // Where `caps` is compared with others, limits are what it has instead of their ways.
     let unlimited: Vec<sim::Tenant> = tenants.iter().cloned().map(without_limits).collect();
-    let has_limits = |kind| kind == PolicyKind::Caps || !scenario.policies.contains(&Settings::Caps);
+    let has_limits = |policy| policy == &LabSettings::Caps || !scenario.policies.contains(&LabSettings::Caps);
     for policy in &scenario.policies {
-        let tenants = if has_limits(policy.kind()) { &tenants } else { &unlimited };
+        let tenants = if has_limits(policy) { &tenants } else { &unlimited };
         let configured = policy.on(&figures);
-        let layout = layout(scenario.host.layout, policy.kind());
-        if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
+        let layout = layout(scenario.host.layout, configured.gives_own_pollers());
+        if let (LabConfig::Product(PolicyConfig::Lpns(lpns)), None) = (&configured, scenario.drive.profile.figures()) {
             notes.push(drive_profile::assumed(&profile.name, lpns));
         }
         let run = base(scenario, seed, &profile, layout, configured, tenants.clone());
@@ -70,7 +71,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         fits(scenario, &run)?;
         runs.push(Run { number: runs.len(), scenario: run });
     }
-    let plain = layout(scenario.host.layout, PolicyKind::Passthrough);
+    let plain = layout(scenario.host.layout, PolicyKind::Passthrough.gives_own_pollers());
     let together: Vec<&str> =
         runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.scenario.policy.name()).collect();
     if !together.is_empty() {
@@ -86,7 +87,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     }
     notes.extend(costs_of_papers(&scenario.host, plain));
     // Without limits: a limited tenant would be slower, and that is not the neighbours' doing.
-    let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, unlimited);
+    let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough.into(), unlimited);
     let (alone, alone_of) = alone(scenario, &whole);
     Ok(Plan { runs, alone, alone_of, notes })
 }
@@ -97,7 +98,7 @@ fn without_limits(tenant: sim::Tenant) -> sim::Tenant {
 
 /// Targets that the drive of a file can't keep even alone; those of built-in drives are told with the file's problems.
 fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<String>) {
-    let question = question::of_scenario(scenario, &Settings::Passthrough, profile);
+    let question = question::of_scenario(scenario, profile);
     let planner = Planner::new(&question.site);
     for tenant in question.tenants.iter().filter(|tenant| tenant.target().is_some()) {
         let alone = planner.outcome(&question.policy, std::slice::from_ref(tenant));
@@ -109,15 +110,18 @@ fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<St
 
 /// A policy that weighs tenants against each other has none to weigh.
 fn sees_one_only(run: &Run) -> bool {
-    use PolicyKind::{Drr, Fair, K2, Mqfq, Wrr};
-    matches!(run.scenario.policy.kind(), Fair | K2 | Mqfq | Wrr | Drr) && run.scenario.pollers().len() > 1
+    let weighs = match &run.scenario.policy {
+        LabConfig::Product(config) => !config.kind().gives_own_pollers(),
+        policy => matches!(policy, LabConfig::K2(_) | LabConfig::Mqfq(_)),
+    };
+    weighs && run.scenario.pollers().len() > 1
 }
 
 /// What a policy and the faults need of the drive's queues.
 fn fits(scenario: &Scenario, run: &sim::Scenario) -> Result<(), config::ConfigErrors> {
     let (hwqs, layout) = (run.poller_hwqs(), run.layout.name());
     let fewest = hwqs.iter().copied().min().unwrap_or(0);
-    if run.policy.kind() == PolicyKind::D2fq && fewest < 3 {
+    if matches!(run.policy, LabConfig::D2fq(_)) && fewest < 3 {
         let why = format!("d2fq needs 3 queues of the drive for a poller, under layout {layout} one has {fewest}");
         let remedy =
             "write layout = \"evenkeel\", \"mdev\", \"spdk\" or \"k2\", and at least 3 queues if you limit them";
@@ -154,10 +158,11 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     (runs.into_iter().map(|(_, run)| run).collect(), alone_of)
 }
 
-/// Policies that serve all tenants together have one poller, as in the daemon by default.
-pub fn layout(host: Layout, policy: PolicyKind) -> Layout {
+/// Policies that serve all tenants together have one poller, as in the daemon by default. `own_pollers`: the others,
+/// which give guaranteed tenants some of their own.
+pub fn layout(host: Layout, own_pollers: bool) -> Layout {
     match host {
-        Layout::Evenkeel if !policy.gives_own_pollers() => Layout::Mdev,
+        Layout::Evenkeel if !own_pollers => Layout::Mdev,
         other => other,
     }
 }
@@ -167,7 +172,7 @@ fn base(
     seed: u64,
     profile: &Profile,
     layout: Layout,
-    policy: PolicyConfig,
+    policy: LabConfig,
     tenants: Vec<sim::Tenant>,
 ) -> sim::Scenario {
     let defaults = sim::Scenario::new(profile.clone());

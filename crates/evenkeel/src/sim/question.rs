@@ -1,21 +1,21 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::{Demand, DemandLoad};
-use planner::{Host, Site, Tenant, drive_figures};
-use policy::{PolicyKind, Settings};
+use planner::{Host, Site, Tenant};
+use policy::PolicyConfig;
 use promises::planning::{Question, undeclared, with_demand};
 use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
 use ssd_model::Profile;
 
 use super::plan;
 
-/// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
+/// What a scenario asks without a policy. Its workloads are the demands; one that is neither `fio` nor `open`
 /// has no figures before it has run, and is assumed like an undeclared demand.
-pub fn of_scenario(scenario: &Scenario, policy: &Settings, profile: &Profile) -> Question {
+pub fn of_scenario(scenario: &Scenario, profile: &Profile) -> Question {
     let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
     Question {
-        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy.kind()) },
-        policy: policy.on(&drive_figures(profile)),
+        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host) },
+        policy: PolicyConfig::Passthrough,
         tenants,
         assumed,
     }
@@ -48,8 +48,8 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
     }
 }
 
-fn scenario_host(host: &ScenarioHost, policy: PolicyKind) -> Host {
-    let layout = plan::layout(host.layout, policy);
+fn scenario_host(host: &ScenarioHost) -> Host {
+    let layout = plan::layout(host.layout, PolicyConfig::Passthrough.kind().gives_own_pollers());
     let costs = plan::costs(host, layout);
     let (guest, path) = (costs.guest, layout.path(&costs));
     let ns = |ns: u64| ns as f64;

@@ -86,7 +86,7 @@ fn a_format_that_was_killed_is_seen_until_it_is_done_again() {
     let tenants = "[[tenant]]\nname = \"a\"\nsize = \"192MiB\"\nw_bandwidth = \"1MiB/s\"\n\
                    [[tenant]]\nname = \"b\"\nsize = \"16MiB\"\n";
     let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"256MiB\"\ncreate = true\n";
-    home.configure(&format!("{device}[policy]\nname = \"caps\"\n{tenants}"));
+    home.configure(&format!("{device}[policy]\nname = \"passthrough\"\n{tenants}"));
     let daemon = home.serve();
     let (neighbours, mut b) = (pattern(1, 65536), home.attach("b"));
     b.write(8, &neighbours).unwrap();

@@ -159,23 +159,13 @@ fn what_was_counted_goes_on_with_the_next_daemon() {
 /// One drive for each policy, all in one daemon.
 fn policies() -> String {
     let drive = |name: &str| {
-        // It takes a drive with weighted round robin.
-        let backend = if name == "d2fq" { "model" } else { "memory" };
         format!(
-            "[[drive]]\nname = \"{name}\"\nbackend = \"{backend}\"\nsize = \"8MiB\"\nqueues = 8\n\
+            "[[drive]]\nname = \"{name}\"\nbackend = \"memory\"\nsize = \"8MiB\"\nqueues = 8\n\
              policy = {{ name = \"{name}\" }}\n\
              [[tenant]]\nname = \"on-{name}\"\ndrive = \"{name}\"\nsize = \"4MiB\"\nrw_iops = 100000\n"
         )
     };
-    let all =
-        ["lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "wrr", "drr", "passthrough", "caps"].map(drive).concat();
-    // As printed in the paper: the one that has a θ, beside a guaranteed tenant.
-    format!(
-        "{all}[[drive]]\nname = \"printed\"\nbackend = \"memory\"\nsize = \"8MiB\"\n\
-         policy = {{ name = \"lpns\", variant = \"published\" }}\n\
-         [[tenant]]\nname = \"on-printed\"\ndrive = \"printed\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\n\
-         latency_target = \"1s\"\n"
-    )
+    ["lpns", "evenkeel", "fair", "wrr", "drr", "passthrough"].map(drive).concat()
 }
 
 #[test]
@@ -183,20 +173,15 @@ fn each_policy_shows_what_it_has_inside() {
     let home = Home::new();
     home.configure(&policies());
     let daemon = home.serve();
-    let of_pollers: [(&str, &[&str]); 7] = [
+    let of_pollers: [(&str, &[&str]); 5] = [
         ("lpns", &["lpns_engaged", "lpns_omega", "lpns_best_effort_cap_commands", "lpns_hwq_switches_total"]),
-        ("printed", &["lpns_engaged", "lpns_omega", "lpns_theta"]),
         ("fair", &["policy_window_commands"]),
-        ("k2", &["policy_window_commands"]),
         ("evenkeel", &["policy_window_commands"]),
-        ("d2fq", &["d2fq_speed_ratio"]),
+        ("wrr", &["policy_window_commands"]),
         ("drr", &["policy_window_commands"]),
     ];
-    let of_tenants: [(&str, &[&str]); 5] = [
+    let of_tenants: [(&str, &[&str]); 2] = [
         ("fair", &["fair_state", "fair_threshold_seconds", "fair_weight_factor", "fair_budget_seconds"]),
-        ("mqfq", &["policy_lead_commands", "tenant_held_by_limits"]),
-        ("d2fq", &["policy_lead_commands"]),
-        ("caps", &["tenant_held_by_limits"]),
         ("passthrough", &["tenant_held_by_limits"]),
     ];
     let mut guests = Vec::new();
@@ -214,8 +199,7 @@ fn each_policy_shows_what_it_has_inside() {
             list.iter().all(|(drive, figures)| figures.iter().all(|figure| has(drive, figure)))
         };
         (all_of(&of_pollers) && all_of(&of_tenants) && has("lpns", "tenant_queue_hwq")).then(|| {
-            assert!(!has("k2", "lpns_omega") && !has("lpns", "fair_state"), "nobody has what is another's");
-            assert!(!has("lpns", "lpns_theta"), "the corrected rule has none");
+            assert!(!has("drr", "lpns_omega") && !has("lpns", "fair_state"), "nobody has what is another's");
         })
     });
     drop(guests);

@@ -185,9 +185,9 @@ fn where_an_added_tenant_went_is_said_and_nobody_is_promised_nothing() {
              [drive.policy]\nname = \"{policy}\"\n"
         )
     };
-    let config = home.configure(&[drive("fast", "1GiB", "mqfq"), drive("small", "64MiB", "wrr")].concat());
+    let config = home.configure(&[drive("fast", "1GiB", "fair"), drive("small", "64MiB", "wrr")].concat());
     let report = plan(&config, &["--drive", "fast"], KEPT);
-    assert!(report["policies"][0]["unmodelled"].is_string(), "{report}");
+    assert_eq!(report["policies"][0]["policy"], "fair", "{report}");
     let report = plan(&config, &["--drive", "fast", "--add", "name=web2"], KEPT);
     let wanted = "tenant \"web2\" went to drive \"small\"";
     assert!(report["warnings"].as_array().unwrap().iter().any(|it| it.as_str().unwrap().contains(wanted)), "{report}");
@@ -265,21 +265,10 @@ fn bad_input_is_told_with_its_place() {
     refused(CALM, &["--add", more.to_str().unwrap()], &["more.toml:5:10: `weight`"]);
     for (text, says) in [
         ("name = \"web\"\n", "begins with a key of no section"),
-        ("[[tenant]]\nname = \"web\"\n[policy]\nname = \"k2\"\n", "has something else than tenants: [policy]"),
+        ("[[tenant]]\nname = \"web\"\n[policy]\nname = \"drr\"\n", "has something else than tenants: [policy]"),
         ("# nothing\n", "has no [[tenant]] section"),
     ] {
         let more = home.write_config("more.toml", text);
         refused(CALM, &["--add", more.to_str().unwrap()], &["more.toml: ", says]);
     }
-}
-
-#[test]
-fn a_policy_without_a_model_is_told() {
-    let home = Home::new();
-    let config = home.configure(&CALM.replace("passthrough", "k2"));
-    let report = plan(&config, &["--add", "name=web,rw=randread"], NOT_KEPT);
-    let why = report["policies"][0]["unmodelled"].as_str().unwrap();
-    assert!(why.contains("no model of the policy \"k2\""), "{why}");
-    assert_eq!(report["addition"]["fits"], false);
-    assert_eq!(report["policies"][1]["promises_kept"], true, "the others are planned for");
 }

@@ -51,19 +51,14 @@ fn passthrough() {
 
 #[test]
 fn lpns() {
-    serves("lpns", "variant = \"corrected\"\nlending = \"turns\"", TENANTS);
+    serves("lpns", "rate_iops = \"600k\"\nmin_latency = \"12us\"", TENANTS);
     serves("lpns", "", &with_limits());
 }
 
 #[test]
 fn fair() {
     serves("fair", "", TENANTS);
-    serves("fair", "variant = \"published\"\nmin_latency = \"50us\"\nmax_latency = \"1ms\"\nepoch = \"2ms\"", TENANTS);
-}
-
-#[test]
-fn k2() {
-    serves("k2", "max_in_flight = 8", TENANTS);
+    serves("fair", "min_latency = \"50us\"\nmax_latency = \"1ms\"\nepoch = \"2ms\"", TENANTS);
 }
 
 #[test]
@@ -73,7 +68,7 @@ fn evenkeel_itself() {
 }
 
 /// Policies that serve all tenants by the same pollers.
-const TOGETHER: [&str; 6] = ["k2", "mqfq", "fair", "wrr", "drr", "caps"];
+const TOGETHER: [&str; 3] = ["fair", "wrr", "drr"];
 
 /// One over two threads of its own, two on two that all share, one on its own, beside a promised one, which has its own
 /// where the policy gives it one: all write and read back at once.
@@ -113,17 +108,6 @@ fn tenants_on_several_pollers() {
 }
 
 #[test]
-fn mqfq() {
-    serves("mqfq", "throttle_gap = 16\nmax_in_flight = 32", TENANTS);
-    serves("mqfq", "", &with_limits());
-}
-
-#[test]
-fn d2fq() {
-    serves("d2fq", "medium_gap = 4\nlow_gap = 16\nratio = 9", TENANTS);
-}
-
-#[test]
 fn wrr() {
     let tenants = TENANTS.replace("latency_target", "priority = \"high\"\nlatency_target");
     serves("wrr", "high_weight = 64\narbitration_burst = 2\nmax_in_flight = 16", &tenants);
@@ -141,21 +125,19 @@ fn with_limits() -> String {
 }
 
 #[test]
-fn caps() {
-    serves("caps", "", &with_limits());
-}
-
-#[test]
-fn d2fq_is_refused_where_no_drive_weighs_queues() {
+fn a_policy_or_key_of_the_simulator_is_refused() {
     let home = Home::new();
-    let text = format!("[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n[policy]\nname = \"d2fq\"\n{TENANTS}");
-    let config = home.configure(&text);
-    for command in ["check", "serve"] {
-        let output = run(&[command, config.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(2));
-        let errors = errors(&output);
-        assert!(errors.contains("d2fq needs a drive with weighted round robin"), "{errors}");
-    }
+    let told = |policy: &str| {
+        let config = home.configure(&model(policy, TENANTS));
+        for command in ["check", "serve"] {
+            let output = run(&[command, config.to_str().unwrap()]);
+            assert_eq!(output.status.code(), Some(2));
+            let errors = errors(&output);
+            assert!(errors.contains("`evenkeel sim`"), "{errors}");
+        }
+    };
+    told("name = \"mqfq\"");
+    told("name = \"lpns\"\nomega = 10");
 }
 
 /// A drive's queues have their arbitration classes from their creation on.

@@ -7,12 +7,14 @@
 //! | module | |
 //! | --- | --- |
 //! | `scenario`, `host`, `fault`, `workload` | the checked values; the last three with how they are read |
+//! | `policies` | the policies, of which the simulator has more than the daemon |
 //! | `read`, `rules` | reading all sections; rules across them |
 
 #![forbid(unsafe_code)]
 
 mod fault;
 mod host;
+mod policies;
 mod read;
 mod rules;
 mod scenario;

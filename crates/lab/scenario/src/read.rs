@@ -3,19 +3,20 @@
 use std::ops::Range;
 
 use config::reading::{
-    Items, POLICY, Schema, Section, Sink, THE_TOP, TenantRules, Text, boolean, count, integer, kind, name, or,
-    parse_document, policy_name, policy_with_defaults, profile, read_policy, read_terms, seed, size, small_integer,
-    span_in,
+    Items, Schema, Section, Sink, THE_TOP, TenantRules, Text, boolean, count, integer, kind, name, or, parse_document,
+    profile, read_terms, seed, size, small_integer, span_in,
 };
 use config::{ConfigErrors, Profile, TENANTS_MAX};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::{PolicyKind, Settings};
+use policy::PolicyKind;
+use rivals::LabSettings;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::fault::{self, FaultDraft};
 use crate::host;
+use crate::policies::{self, policy_name, policy_with_defaults, read_policy};
 use crate::rules::{self, TenantDraft};
 use crate::workload::{self, Workload};
 use crate::{Drive, Run, Scenario};
@@ -24,7 +25,7 @@ const SCENARIO: Schema = &[
     (THE_TOP, TOP),
     ("[drive]", DRIVE),
     ("[host]", host::KEYS),
-    ("[policy]", POLICY),
+    ("[policy]", policies::KEYS),
     ("[run]", RUN),
     ("[[tenant]]", TENANT),
     ("[tenant.workload]", workload::KEYS),
@@ -67,7 +68,7 @@ pub(crate) const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 pub(crate) struct Draft {
     pub drive: Option<Drive>,
     pub drive_size: Option<Spanned<Size>>,
-    pub policies: Option<Vec<Settings>>,
+    pub policies: Option<Vec<LabSettings>>,
     pub policy_mark: Option<Range<usize>>,
     pub run: Option<Run>,
     pub tenants: Vec<TenantDraft>,
@@ -86,7 +87,7 @@ pub(crate) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
     let one = |does: fn(PolicyKind) -> bool| {
-        policies.as_ref().is_none_or(|policies| policies.iter().any(|policy| does(policy.kind())))
+        policies.as_ref().is_none_or(|policies| policies.iter().any(|policy| policy.does(does)))
     };
     let rules = TenantRules { priorities: one(PolicyKind::has_priorities), floors: one(PolicyKind::keeps_floors) };
     let run_section = top.table(&mut sink, "run", RUN);
@@ -147,7 +148,7 @@ fn read_drive(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<Drive>,
 }
 
 /// `policies = ["lpns", …]`, or `[policy]`, or several `[[policy]]`.
-fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<Settings>> {
+fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<LabSettings>> {
     if let (Some((key, _)), Some(_)) = (top.entry("policies"), top.entry("policy")) {
         let what = "there are `policies` and [policy]";
         sink.at(&key.span(), what, "to compare policies with settings of their own, write [[policy]] for each");
@@ -159,15 +160,15 @@ fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) ->
         let words = Items { one: "policy", each: "each policy", keys: "name", most: 64, why: "can be compared" };
         let mut found = Vec::new();
         for (span, table) in top.tables(sink, "policy", &words) {
-            let section = Section::new(SCENARIO, "[[policy]]", POLICY, Some(span.clone()), Some(table));
+            let section = Section::new(SCENARIO, "[[policy]]", policies::KEYS, Some(span.clone()), Some(table));
             found.push((span, read_policy(sink, &section, drive)?));
         }
         found
     } else {
-        let section = top.table(sink, "policy", POLICY);
+        let section = top.table(sink, "policy", policies::KEYS);
         vec![(section.span.clone().unwrap_or(0..0), read_policy(sink, &section, drive)?)]
     };
-    let mut distinct: Vec<Settings> = Vec::with_capacity(policies.len());
+    let mut distinct: Vec<LabSettings> = Vec::with_capacity(policies.len());
     for (span, policy) in policies {
         if distinct.contains(&policy) {
             sink.at(&span, format!("{} is there twice, with the same settings", policy.name()), "remove one of them");
@@ -184,7 +185,7 @@ fn read_names(
     key: Range<usize>,
     value: &Spanned<DeValue<'_>>,
     drive: &Profile,
-) -> Option<Vec<(Range<usize>, Settings)>> {
+) -> Option<Vec<(Range<usize>, LabSettings)>> {
     let example = "write a list of names: policies = [\"passthrough\", \"lpns\"]";
     let DeValue::Array(items) = value.get_ref() else {
         sink.at(&value.span(), format!("`policies` is {}", kind(value.get_ref())), example);

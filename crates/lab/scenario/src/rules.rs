@@ -8,7 +8,7 @@ use config::{Problem, RANGE_STEP_BYTES, TENANTS_MAX};
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
-use policy::Settings;
+use rivals::LabSettings;
 use sim::Fault;
 use toml::Spanned;
 
@@ -186,7 +186,7 @@ fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
 }
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Settings::Caps));
+    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&LabSettings::Caps));
     if caps && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
         let remedy = "add rw_iops, rw_bandwidth or another limit to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);

@@ -7,7 +7,8 @@ use config::reading::{Sink, Text, read_text};
 use config::{ConfigErrors, Problem, Profile};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::{Settings, Terms};
+use policy::Terms;
+use rivals::LabSettings;
 use sim::{Fault, Layout};
 
 use crate::host::HostCosts;
@@ -22,7 +23,7 @@ pub struct Scenario {
     /// How pollers are shared, and what their code costs.
     pub host: Host,
     /// The policies to run, one after another; at least one, no two the same.
-    pub policies: Vec<Settings>,
+    pub policies: Vec<LabSettings>,
     /// How long, and from which seed.
     pub run: Run,
     /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](config::TENANTS_MAX), names unique.

@@ -27,7 +27,7 @@ fn scenario(duration: Nanos) -> Scenario {
     let mut tenants = vec![tenant(Class::guaranteed(Some(Nanos::from_micros(50))), 1, 1)];
     tenants.extend((0..6).map(|_| tenant(Class::BestEffort { weight: 1 }, 4, 32)));
     Scenario {
-        policy: PolicyConfig::Lpns(LpnsConfig::p5800x()),
+        policy: PolicyConfig::Lpns(LpnsConfig::p5800x()).into(),
         tenants,
         warmup: Nanos(0),
         duration,

@@ -6,9 +6,9 @@
 
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, DriveFigures, EvenkeelConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig,
-    TenantPriority,
+    ArbitratedConfig, Class, DriveFigures, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, TenantPriority,
 };
+use rivals::{K2Config, LabConfig, MqfqConfig};
 use sim::workload::{Access, BlockSize, Fio, Workload};
 use sim::{Scenario, Tenant};
 use ssd_model::Profile;
@@ -53,7 +53,7 @@ fn cases() -> [Case; 3] {
     [on_p5800x(4), on_p5800x(64), on_pm1735]
 }
 
-fn scenario(policy: &PolicyConfig, case: &Case, pollers: u16) -> Scenario {
+fn scenario(policy: &LabConfig, case: &Case, pollers: u16) -> Scenario {
     let promised = reader(Class::guaranteed(Some(case.target)), (1, 1), 4);
     let others = std::iter::repeat_n(reader(Class::BestEffort { weight: 1 }, (4, 32), case.kib), 16);
     Scenario {
@@ -67,7 +67,7 @@ fn scenario(policy: &PolicyConfig, case: &Case, pollers: u16) -> Scenario {
 }
 
 /// 16 tenants under a policy that gives all one order.
-fn together(policy: &PolicyConfig, kib: u32, pollers: u16) -> Scenario {
+fn together(policy: &LabConfig, kib: u32, pollers: u16) -> Scenario {
     let priorities = [QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
     let tenants = (0..16).map(|at| {
         let mut tenant = reader(Class::BestEffort { weight: 1 + 3 * (at % 3) }, (4, 32), kib);
@@ -92,12 +92,12 @@ fn all_together() -> Result<(), sim::ScenarioError> {
     println!("| --- | --- | --- | --- | --- | --- |");
     for kib in [4, 64] {
         for policy in [
-            PolicyConfig::K2(K2Config::default()),
-            PolicyConfig::Caps,
-            PolicyConfig::Mqfq(MqfqConfig::default()),
-            PolicyConfig::Wrr(ArbitratedConfig::wrr()),
-            PolicyConfig::Drr(ArbitratedConfig::drr()),
-            PolicyConfig::Fair(FairConfig::p5800x()),
+            LabConfig::K2(K2Config::default()),
+            LabConfig::Caps,
+            LabConfig::Mqfq(MqfqConfig::default()),
+            PolicyConfig::Wrr(ArbitratedConfig::wrr()).into(),
+            PolicyConfig::Drr(ArbitratedConfig::drr()).into(),
+            PolicyConfig::Fair(FairConfig::p5800x()).into(),
         ] {
             let mut on_one = Vec::new();
             for pollers in [1, 2, 4, 8, 16] {
@@ -124,7 +124,7 @@ fn main() -> Result<(), sim::ScenarioError> {
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for case in cases() {
         let evenkeel = PolicyConfig::Evenkeel(EvenkeelConfig::on(&case.figures));
-        for policy in [evenkeel, PolicyConfig::Lpns(case.figures.lpns.clone())] {
+        for policy in [evenkeel, PolicyConfig::Lpns(case.figures.lpns.clone())].map(LabConfig::from) {
             for pollers in [1, 2, 4, 8, 16] {
                 let report = sim::run(&scenario(&policy, &case, pollers))?;
                 let got = || report.tenants.iter().skip(1).map(|tenant| tenant.bandwidth_bytes_s / 1e6);

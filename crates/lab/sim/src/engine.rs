@@ -15,6 +15,7 @@ use std::sync::Arc;
 use io_model::{Nanos, WrrWeights};
 use policy::{Cost, Policy, PolicyConfig, PollerShape, Terms};
 use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
+use rivals::LabConfig::{self, Product};
 use ssd_model::Drive;
 
 use crate::check::{BoundCounts, Contender, Ledger, Rule, Service, Shares, Watch};
@@ -123,15 +124,15 @@ impl<'a, P: Policy> Engine<'a, P> {
     ) -> Result<Self, ScenarioError> {
         scenario.validate()?;
         let cost = match &scenario.policy {
-            PolicyConfig::Mqfq(config) => Some(config.cost),
-            PolicyConfig::Fair(config) => Some(config.cost),
-            PolicyConfig::Evenkeel(config) => Some(config.cost),
-            PolicyConfig::Drr(_) => Some(Cost::default()),
+            LabConfig::Mqfq(config) => Some(config.cost),
+            Product(PolicyConfig::Fair(config)) => Some(config.cost),
+            Product(PolicyConfig::Evenkeel(config)) => Some(config.cost),
+            Product(PolicyConfig::Drr(_)) => Some(Cost::default()),
             _ => None,
         };
         let bound_cost = match &scenario.policy {
-            PolicyConfig::Lpns(config) => Some(config.cost),
-            PolicyConfig::Evenkeel(config) => Some(config.cost),
+            Product(PolicyConfig::Lpns(config)) => Some(config.cost),
+            Product(PolicyConfig::Evenkeel(config)) => Some(config.cost),
             _ => None,
         };
         let ledger = Rc::new(RefCell::new(Ledger::new(cost, bound_cost)));
@@ -446,9 +447,8 @@ impl<'a, P: Policy> Engine<'a, P> {
         let given = (0..).zip(&self.measured_from).map(|(tenant, from)| ledger.service(tenant).cost - from.cost);
         let work: u64 = given.sum();
         let weights = self.terms.iter().map(|terms| u64::from(terms.class.weight().unwrap_or(1))).sum();
-        let counts = |tenant: &u16| {
-            !policy.kind().gives_own_pollers() || !self.terms[usize::from(*tenant)].class.is_guaranteed()
-        };
+        let counts =
+            |tenant: &u16| !policy.gives_own_pollers() || !self.terms[usize::from(*tenant)].class.is_guaranteed();
         let is_parted = self.nodes.iter().filter(|node| node.members.iter().any(counts)).count() > 1;
         for (node, hwqs) in self.nodes.iter().zip(self.scenario.poller_hwqs()) {
             let shares = Shares { policy, span_ns: duration.0, work, weights, is_parted, hwq_depth: *hwq_depth, hwqs };

@@ -2,6 +2,7 @@
 
 use io_model::{Nanos, QueuePriority};
 use policy::{PolicyConfig, Terms};
+use rivals::LabConfig;
 use ssd_model::Profile;
 
 use crate::host::{HostCosts, Layout};
@@ -139,7 +140,7 @@ pub struct Scenario {
     /// Pollers for best-effort tenants, under [`Layout::Evenkeel`]: they are spread over them in turn. 1 or more.
     pub best_effort_pollers: u16,
     /// How pollers choose.
-    pub policy: PolicyConfig,
+    pub policy: LabConfig,
     /// HWQs of a poller that serves one tenant alone.
     pub hwqs_own: u16,
     /// HWQs of a poller that several tenants share.
@@ -173,7 +174,7 @@ impl Scenario {
             costs: HostCosts::default(),
             layout: Layout::Evenkeel,
             best_effort_pollers: 1,
-            policy: PolicyConfig::Passthrough,
+            policy: PolicyConfig::Passthrough.into(),
             hwqs_own: 6,
             hwqs_shared: 8,
             hwq_depth: 1_024,

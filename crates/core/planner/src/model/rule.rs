@@ -80,7 +80,6 @@ impl Model<'_> {
                 self.cap = Some(Cap::new(config, tenants, &self.pools));
                 self.cap_now();
             }
-            _ => {}
         }
     }
 

@@ -135,7 +135,7 @@ impl Floors {
     pub(super) fn new() -> Self {
         Self {
             of: Vec::new(),
-            waiting: Lowest::new(),
+            waiting: Lowest::default(),
             count: 0,
             level: f64::INFINITY,
             slower: 1.0,

@@ -73,7 +73,7 @@ use crate::{
 
 /// The order among tenants that could send: guaranteed tenants take turns, best-effort tenants go by weight.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     guaranteed: List,
     links: Links,
     others: Fair,
@@ -140,7 +140,7 @@ impl Order {
         Self {
             guaranteed: List::default(),
             links: Links::default(),
-            others: Fair::new(),
+            others: Fair::default(),
             floors: Floors::new(),
             tenants: Vec::new(),
             work: Work::new(),

@@ -52,7 +52,7 @@ impl Pacing {
             least_cost: u32::MAX,
             with_drive: None,
             opens: Nanos(0),
-            waiting: Fair::new(),
+            waiting: Fair::default(),
             admitted: None,
             since: Nanos(0),
             was_there: Nanos(0),

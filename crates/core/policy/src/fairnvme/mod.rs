@@ -209,13 +209,6 @@ impl FairNvme {
     }
 }
 
-impl FairNvme {
-    /// The commands that a VQ is known to have.
-    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
-        self.queues.backlog_at(slot)
-    }
-}
-
 impl Policy for FairNvme {
     fn attach(&mut self, slot: VqSlot, vq: VqId, TenantSlot(tenant): TenantSlot, terms: &Terms, now: Nanos) {
         if slot.0 == NONE || tenant == NONE {
@@ -358,6 +351,10 @@ impl Policy for FairNvme {
                 self.rivals_elsewhere |= report.mean_latency > Nanos(0) || report.submitted > report.completed;
             }
         }
+    }
+
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.queues.backlog_at(slot)
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {

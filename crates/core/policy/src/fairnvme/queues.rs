@@ -55,7 +55,7 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(hwqs: u16, hwq_depth: u32, window: u64) -> Self {
-        let flows = Flows::new(Waiting(Fair::new()), hwqs, hwq_depth).within(window);
+        let flows = Flows::new(Waiting(Fair::default()), hwqs, hwq_depth).within(window);
         Self { flows, tenants: Vec::new(), roster: Roster::default(), backlogs: Vec::new() }
     }
 

@@ -23,7 +23,7 @@ impl Default for Told {
 impl<T: Turns> Flows<T> {
     /// Work of the flow goes to the drive, in what the window counts.
     #[inline]
-    pub(crate) fn serve(&mut self, flow: u16, work: u32) {
+    pub fn serve(&mut self, flow: u16, work: u32) {
         let flow = &mut self.flows[usize::from(flow)];
         flow.served = flow.served.wrapping_add(work);
     }

@@ -1,10 +1,10 @@
-//! Limits, mostly under `caps`, which is nothing else.
+//! Limits, mostly under `passthrough`, which holds nobody back itself.
 
 use io_model::{HwqId, QueuePriority, TenantId, VqId};
 
 use super::*;
 use crate::{
-    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, Lpns, LpnsConfig, Policy, PollerShape, TenantPriority, Terms,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Lpns, LpnsConfig, Passthrough, Policy, PollerShape, TenantPriority, Terms,
 };
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
@@ -17,7 +17,7 @@ fn attach(policy: &mut AnyPolicy, slot: u16, tenant: u16, limits: Limits, backlo
 
 fn policy(limits: &[Limits]) -> AnyPolicy {
     let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };
-    let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
+    let mut policy = AnyPolicy::from(Passthrough::new(shape.hwqs, shape.hwq_depth));
     for (tenant, limits) in (0..).zip(limits) {
         attach(&mut policy, tenant, tenant, *limits, u32::MAX);
     }
@@ -104,7 +104,7 @@ fn a_held_tenant_stops_nobody_and_rest_earns_one_slice() {
 fn room_that_a_held_tenant_was_woken_for_goes_to_others() {
     let shape = PollerShape { hwqs: 2, hwq_depth: 1, guaranteed_vqs: 0, weighted: false };
     let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
-    let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
+    let mut policy = AnyPolicy::from(Passthrough::new(shape.hwqs, shape.hwq_depth));
     let send = |policy: &mut AnyPolicy| {
         let Next::Send { vq, hwq } = policy.next(Nanos(0)) else { return None };
         policy.sent(vq, hwq, Op::Read, 4096, Nanos(0));
@@ -131,7 +131,7 @@ fn room_that_a_held_tenant_was_woken_for_goes_to_others() {
 fn vqs_of_a_held_tenant_take_turns_at_full_hwqs() {
     let shape = PollerShape { hwqs: 1, hwq_depth: 2, guaranteed_vqs: 0, weighted: false };
     let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
-    let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
+    let mut policy = AnyPolicy::from(Arbitrated::drr(&ArbitratedConfig::drr(), &shape).unwrap());
     for slot in 0..5 {
         attach(&mut policy, slot, 0, limits[0], u32::MAX);
     }

@@ -1,4 +1,4 @@
-//! What an operator sets, with the drives that the figures are known for.
+//! What may be set, with the drives that the figures are known for.
 
 use io_model::{Nanos, QueuePriority, WrrWeights};
 
@@ -6,7 +6,7 @@ use crate::cost::{Cost, Curve};
 use crate::netcalc::ServiceCurve;
 use crate::{ConfigError, PollerShape, Variant};
 
-/// How a poller's HWQs are shared out, as far as an operator says so; `None`: by need.
+/// How a poller's HWQs are shared out, as far as that is asked for; `None`: by need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HwqSplit {
     /// HWQs that serve one VQ each (1-1). All but one at most.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn hwqs_are_split_by_need() {
+    fn hwqs_are_split_by_need_or_as_asked() {
         let split = |hwqs, guaranteed| {
             let config = LpnsConfig::p5800x().with_hwqs(hwqs, guaranteed, 64);
             (config.hwqs_exclusive, config.hwqs_shared)
@@ -239,6 +239,15 @@ mod tests {
         assert_eq!(split(4, 4), (3, 1));
         assert_eq!(split(4, 64), (3, 1));
         assert_eq!(split(1, 1), (0, 1));
+        let split = |exclusive, shared| {
+            let config = LpnsConfig { split: HwqSplit { exclusive, shared }, ..LpnsConfig::p5800x() };
+            let config = config.with_hwqs(8, 4, 64);
+            (config.hwqs_exclusive, config.hwqs_shared)
+        };
+        assert_eq!(split(Some(2), None), (2, 6));
+        assert_eq!(split(Some(2), Some(1)), (2, 1));
+        assert_eq!(split(None, Some(16)), (6, 2));
+        assert_eq!(split(Some(64), None), (7, 1));
         assert_eq!(LpnsConfig::p5800x().with_hwqs(0, 1, 64).validate().unwrap_err().field, "hwqs_shared");
     }
 }

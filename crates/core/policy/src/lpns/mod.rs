@@ -114,11 +114,6 @@ impl Lpns {
         })
     }
 
-    /// The commands that a VQ is known to have.
-    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
-        self.queues.backlog_of(slot.0)
-    }
-
     /// The settings.
     pub fn config(&self) -> &LpnsConfig {
         &self.config
@@ -338,6 +333,10 @@ impl Policy for Lpns {
         self.caps = [state.cap.filter(|_| state.engaged), self.caps[0], self.caps[1]];
     }
 
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.queues.backlog_of(slot.0)
+    }
+
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.queues.pool.hwq_of(slot)
     }
@@ -355,12 +354,11 @@ impl Policy for Lpns {
     }
 
     fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        let ThrottleState { engaged, omega, theta, cap, rate_iops } = self.throttle_state();
+        let ThrottleState { engaged, omega, cap, rate_iops, .. } = self.throttle_state();
         tell(PolicyFigure::LpnsEngaged, f64::from(u8::from(engaged)));
         tell(PolicyFigure::LpnsOmega, omega);
         tell(PolicyFigure::LpnsSwitches, self.switches() as f64);
-        let told =
-            [(PolicyFigure::LpnsTheta, theta), (PolicyFigure::LpnsCap, cap), (PolicyFigure::LpnsRate, rate_iops)];
+        let told = [(PolicyFigure::LpnsCap, cap), (PolicyFigure::LpnsRate, rate_iops)];
         told.into_iter().filter_map(|(figure, value)| Some((figure, value?))).for_each(|(figure, value)| {
             tell(figure, value);
         });

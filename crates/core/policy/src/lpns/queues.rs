@@ -146,7 +146,7 @@ impl Queues {
             roster: Roster::default(),
             tenant_links: Links::default(),
             guaranteed: List::default(),
-            best_effort: Fair::new(),
+            best_effort: Fair::default(),
             weight_unit: 1,
             held: List::default(),
             parked,

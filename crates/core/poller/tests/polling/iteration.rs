@@ -157,6 +157,10 @@ impl Policy for InOrder {
         self.reports = reports.to_vec();
     }
 
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.backlog[usize::from(slot.0)]
+    }
+
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.backlog.get(usize::from(slot.0)).map(|_| HwqId(0))
     }
@@ -166,7 +170,7 @@ impl Policy for InOrder {
     }
 
     fn tenant_figures(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
-        tell(TenantFigure::Lead, tenant.0.into());
+        tell(TenantFigure::Floor, tenant.0.into());
     }
 }
 
@@ -285,7 +289,7 @@ fn what_operators_want_to_see_is_published_within_a_period() {
     let (_, other) = bench.add(2, []);
     bench.poller.step(Nanos(0));
     assert_eq!(bench.poller.inside().in_flight()[0], 4);
-    assert_eq!((probe.waiting(), probe.figure(TenantFigure::Lead), probe.hwqs().count()), (0, None, 0));
+    assert_eq!((probe.waiting(), probe.figure(TenantFigure::Floor), probe.hwqs().count()), (0, None, 0));
     for interval in 1..=INTERVALS_PER_PERIOD as u64 {
         bench.poller.step(Nanos(INTERVAL.0 * interval));
     }
@@ -293,7 +297,7 @@ fn what_operators_want_to_see_is_published_within_a_period() {
     assert_eq!((probe.waiting(), other.waiting()), (400 - 4 * (INTERVALS_PER_PERIOD as u64 + 1), 0));
     assert_eq!(bench.poller.inside().figure(PolicyFigure::Window), Some(4.0));
     assert_eq!(bench.poller.inside().figure(PolicyFigure::LpnsOmega), None);
-    assert_eq!([&probe, &other].map(|probe| probe.figure(TenantFigure::Lead)), [Some(0.0), Some(1.0)]);
+    assert_eq!([&probe, &other].map(|probe| probe.figure(TenantFigure::Floor)), [Some(0.0), Some(1.0)]);
     assert_eq!(probe.hwqs().collect::<Vec<_>>(), [(1, 0)]);
     // A queue that goes is told no more.
     bench.poller.source_mut(slot).unwrap().live = 0;

@@ -109,14 +109,9 @@ impl Config {
         })
     }
 
-    /// What the policy and the file want of such a drive, it must have.
+    /// What the file wants of such a drive, it must have.
     pub(super) fn found_nvme(&self, sink: &mut Sink<'_>, address: &str, survey: &Survey) -> Found {
-        let mark = self.marks.path.as_ref();
-        let Survey { serial, nsid, size_bytes, block_bytes, holds_data, is_weighted, queues } = survey;
-        if matches!(self.policy, Settings::D2fq(_)) && !is_weighted {
-            let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
-            sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
-        }
+        let Survey { serial, nsid, size_bytes, block_bytes, holds_data, queues, .. } = survey;
         let id = Some(format!("{}{nsid}", identity_of(serial)));
         self.tell_queues(sink, *queues, self.has_new_disks(address, id.clone()), address);
         Found {
@@ -224,7 +219,6 @@ fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String
         return ("round robin: it has no weights".to_owned(), remedy);
     }
     let use_of_it = match policy {
-        Settings::D2fq(_) => ": d2fq has queues of the classes high, medium and low".to_owned(),
         Settings::Lpns(_) => ": the 1-1 queues of guaranteed tenants are high, all others medium".to_owned(),
         // Its one poller has all of them; 8 unless the file says otherwise.
         Settings::Wrr(_) if device.queues.is_some_and(|queues| queues < 4) => {
@@ -317,7 +311,6 @@ mod tests {
         let nothing = "nothing is to be done about it";
         for (policy, device, said, remedy) in [
             ("\"lpns\"", "", ": the 1-1 queues of guaranteed tenants are high, all others medium", nothing),
-            ("\"mqfq\"", "", ", which mqfq leaves alone: all queues are medium", nothing),
             ("\"drr\"", "", ", which drr leaves alone: all queues are medium", nothing),
             (
                 "\"wrr\"",

@@ -33,7 +33,7 @@ fn two_drives() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/two-drives.toml");
     let drives = Drives::load(&path).unwrap_or_else(|e| panic!("{e}"));
     let each = drives.each.iter().map(|it| (it.device.name.as_str(), it.policy.name(), it.tenants[0].name.as_str()));
-    assert_eq!(each.collect::<Vec<_>>(), [("fast", "evenkeel", "db"), ("big", "mqfq", "archive")]);
+    assert_eq!(each.collect::<Vec<_>>(), [("fast", "evenkeel", "db"), ("big", "fair", "archive")]);
     assert_eq!(drives.unplaced.names, ["scratch"]);
     assert!(drives.each.iter().all(|config| config.warnings.is_empty()), "an example has nothing to warn about");
 }

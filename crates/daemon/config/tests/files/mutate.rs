@@ -39,7 +39,7 @@ const PIECES: &[&str] = &[
     "size = \"8GiB\"\n",
     "0x7f",
     "nan",
-    "name = \"d2fq\"\n",
+    "name = \"drr\"\n",
     "max_in_flight = 8\n",
     "rw_iops = \"1k\"\n",
     "kind = \"open\"\n",

@@ -86,13 +86,10 @@ fn an_nvme_tenant_has_threads_of_its_own_too() {
         let keys = format!("{GUARANTEED}threads = \"per-queue\"; cpus = [2, 3]");
         format!("[policy]\n{policy}\n{}{}", tenant("batch", ""), tenant("each", &keys))
     };
-    for policy in ["passthrough", "lpns", "evenkeel", "fair", "mqfq"] {
+    for policy in ["passthrough", "lpns", "evenkeel", "fair", "wrr", "drr"] {
         let expected = ["batch[0..2] adaptive", "each[0..1] adaptive on 2", "each[1..2] adaptive on 3"];
         assert_eq!(plan(&each(&format!("name = \"{policy}\""))), expected, "{policy}");
     }
-    let published = each("name = \"fair\"\nvariant = \"published\"");
-    let told = parse(&published).expect_err("one poller").to_string();
-    assert!(told.contains("which takes one poller; write threads = \"shared\""), "{told}");
     let one = tenant("one", "threads = \"dedicated\"") + &tenant("a", "threads = \"shared\"");
     assert_eq!(plan(&one), ["a[0..2] adaptive", "one[0..2] adaptive"]);
     for text in
@@ -172,7 +169,7 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
         "wide[0..1] adaptive",
         "wide[1..2] adaptive",
     ];
-    for name in ["k2", "mqfq", "fair", "wrr", "drr", "caps"] {
+    for name in ["fair", "wrr", "drr"] {
         assert_eq!(spread(policy(name)), together, "{name}");
     }
     // Those that there are none of are not there; and one poller for all is one.

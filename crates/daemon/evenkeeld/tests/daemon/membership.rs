@@ -18,7 +18,7 @@ use evenkeeld::daemon::Daemon;
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
 use ssd_model::Profile;
 
-const POLICIES: [&str; 10] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
+const POLICIES: [&str; 6] = ["passthrough", "lpns", "evenkeel", "fair", "wrr", "drr"];
 /// Tenants that come and go.
 const OTHERS: usize = 12;
 const PRIORITIES: [&str; 4] = ["urgent", "high", "medium", "low"];
@@ -36,11 +36,11 @@ fn configuration(dir: &Path, policy: &str) -> String {
 }
 
 /// Those whose threads, class and front end decide where they are served.
-fn other(at: usize, policy: &str) -> NewDisk {
-    let own_threads = OWN_THREADS.contains(&policy).then(|| "per-queue".to_owned());
+fn other(at: usize) -> NewDisk {
+    let own_threads = Some("per-queue".to_owned());
     let (frontend, queues, threads) = match at % 4 {
         0 => ("vfio-user", None, None),
-        1 => ("vfio-user", own_threads.is_some().then_some(2), own_threads),
+        1 => ("vfio-user", Some(2), own_threads),
         2 => ("vhost-user-blk", Some(2), None),
         _ => ("vhost-user-blk", Some(2), own_threads),
     };
@@ -58,9 +58,6 @@ fn other(at: usize, policy: &str) -> NewDisk {
         NewDisk { weight: Some(2), ..new }
     }
 }
-
-/// Policies under which a best-effort tenant may have threads of its own.
-const OWN_THREADS: [&str; 9] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "caps", "wrr", "drr"];
 
 /// An NVMe client with one queue pair.
 struct Client {
@@ -277,7 +274,7 @@ fn play(policy: &'static str, seed: u64, changes: u32) {
         let _stop = Stop(&stop);
         let random = fastrand::Rng::with_seed(seed);
         let path = dir.path().to_owned();
-        let absent = (0..OTHERS).map(|at| other(at, policy)).collect();
+        let absent = (0..OTHERS).map(|at| other(at)).collect();
         let api = Rest::new(api::api_path(&path));
         let mut world = World { api, dir: path, policy, absent, present: Vec::new(), random, done: [0; 4] };
         for _ in 0..changes {

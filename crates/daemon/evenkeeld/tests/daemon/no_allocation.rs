@@ -14,10 +14,9 @@ use io_model::{Nanos, TenantId};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
-use policy::compared::{Gimbal, GimbalConfig, IoCost, IoCostConfig, Reflex, ReflexConfig};
 use policy::{
-    AnyPolicy, Class, Cost, D2fqConfig, FairConfig, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig, Passthrough,
-    PolicyConfig, PollerShape, Terms, Variant,
+    AnyPolicy, ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Limits, Lpns, LpnsConfig, Passthrough,
+    PolicyConfig, PollerShape, Terms,
 };
 use poller::{Board, Poller, Probe, TenantSlot};
 
@@ -252,35 +251,14 @@ fn the_other_policies_allocate_nothing() {
     let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5, weighted: false };
     let policies = [
         PolicyConfig::Fair(FairConfig::p5800x()),
-        PolicyConfig::Fair(FairConfig { variant: Variant::Published, ..FairConfig::p5800x() }),
-        PolicyConfig::K2(K2Config::default()),
-        PolicyConfig::Mqfq(MqfqConfig::default()),
-        PolicyConfig::D2fq(D2fqConfig::default()),
-        PolicyConfig::Caps,
+        PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+        PolicyConfig::Drr(ArbitratedConfig::drr()),
+        PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
     ];
     for config in policies {
         for class in [Class::BestEffort { weight: 1 }, Class::guaranteed(Some(Nanos(50_000)))] {
             let (first, steady) = allocations(config.build(&shape).unwrap(), shape.hwqs, class);
             assert_eq!(steady, 0, "{} {class:?}: {first} while warming up", config.name());
-        }
-    }
-}
-
-#[test]
-fn those_to_compare_with_allocate_nothing() {
-    let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5, weighted: false };
-    let (rate_iops, alone, cost) = (1e6, Nanos(10_000), Cost::default());
-    let gimbal = GimbalConfig { least: Nanos(30_000), highest: Nanos(200_000), dearest_write: 2.0, first_rate: 4e9 };
-    for class in [Class::BestEffort { weight: 1 }, Class::guaranteed(Some(Nanos(50_000)))] {
-        let policies: [AnyPolicy; 3] = [
-            IoCost::new(IoCostConfig { rate_iops, cost }, &shape).unwrap().into(),
-            Gimbal::new(gimbal.clone(), &shape).unwrap().into(),
-            Reflex::new(ReflexConfig { rate_iops, alone, cost }, &shape).unwrap().into(),
-        ];
-        for policy in policies {
-            let name = policy.name();
-            let (first, steady) = allocations(policy, shape.hwqs, class);
-            assert_eq!(steady, 0, "{name} {class:?}: {first} while warming up");
         }
     }
 }

@@ -16,7 +16,7 @@ pub const SPARES: [&str; 2] = ["spare-a", "spare-b"];
 /// MiB of each.
 pub const SPARE_MIB: u64 = 24;
 /// Policies that take over from one another while a daemon runs.
-pub const POLICIES: [&str; 9] = ["mqfq", "lpns", "evenkeel", "k2", "fair", "wrr", "drr", "caps", "passthrough"];
+pub const POLICIES: [&str; 6] = ["lpns", "evenkeel", "fair", "wrr", "drr", "passthrough"];
 
 /// What a tenant is promised and held to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct Declared {
 
 impl Declared {
     /// What it says at first.
-    pub const FIRST: Self = Self { policies: ["mqfq", "passthrough"], weight: 1, rw_iops: 50_000 };
+    pub const FIRST: Self = Self { policies: ["fair", "passthrough"], weight: 1, rw_iops: 50_000 };
 
     /// The file, in which HOST stands for the host's directory.
     pub fn text(&self) -> String {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use config::Profile;
 use io_model::Nanos;
-use policy::{Class, Settings};
+use policy::Class;
+use rivals::LabSettings;
 use scenario::{Arrival, Scenario, Workload};
 use sim::FaultKind;
 
@@ -18,7 +19,7 @@ fn scenario(name: &str) -> Scenario {
 #[test]
 fn six_noisy_neighbours() {
     let scenario = scenario("six-noisy-neighbours.toml");
-    let names: Vec<&str> = scenario.policies.iter().map(Settings::name).collect();
+    let names: Vec<&str> = scenario.policies.iter().map(LabSettings::name).collect();
     assert_eq!(names, ["passthrough", "evenkeel", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);

@@ -2,6 +2,7 @@
 
 use io_model::QueuePriority;
 use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
+use rivals::LabConfig::Product;
 
 use crate::scenario::Scenario;
 
@@ -21,8 +22,10 @@ pub(crate) fn turns(scenario: &Scenario) -> Vec<u64> {
     let least = |of: &dyn Fn(&Terms) -> u64| each(&|all| all.iter().map(of).min());
     let most = |of: &dyn Fn(&Terms) -> u64| each(&|all| all.iter().map(of).max());
     match policy {
-        PolicyConfig::Wrr(config) => (0..tenants.len()).map(|at| by_class(config, &terms, at) * vqs[at]).collect(),
-        PolicyConfig::Drr(config) => {
+        Product(PolicyConfig::Wrr(config)) => {
+            (0..tenants.len()).map(|at| by_class(config, &terms, at) * vqs[at]).collect()
+        }
+        Product(PolicyConfig::Drr(config)) => {
             let own = least(&|terms| config.weight(least_class(config, terms.priority)).into());
             let others = most(&|terms| match terms.priority {
                 TenantPriority::Fixed(class) => config.weight(class).into(),

@@ -2,6 +2,7 @@
 
 use io_model::{Nanos, Source};
 use policy::{Policy, PolicyConfig, Terms};
+use rivals::LabConfig::Product;
 
 use super::{Engine, Node};
 use crate::check::Rule;
@@ -62,7 +63,7 @@ impl<P: Policy> Engine<'_, P> {
     fn change_terms(&mut self, tenant: usize, terms: Terms) {
         self.terms[tenant] = terms;
         // `fair` has weights of its own, which it learnt under the old terms and unlearns epoch by epoch.
-        let learns = matches!(self.scenario.policy, PolicyConfig::Fair(_));
+        let learns = matches!(self.scenario.policy, Product(PolicyConfig::Fair(_)));
         self.changed[tenant] |= learns || self.now_ns > self.scenario.warmup.0;
         self.guests[tenant].target_ns = terms.class.latency_target().map_or(u64::MAX, |target| target.0);
         self.ledger.borrow_mut().set_terms(tenant as u16, &terms);

@@ -2,9 +2,10 @@
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Bound, Cost, EvenkeelConfig, Floor, K2Config, Limits, LpnsConfig, MqfqConfig, Next,
-    Passthrough, Policy, PolicyConfig, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
+    ArbitratedConfig, Bound, Cost, EvenkeelConfig, Floor, Limits, LpnsConfig, Next, Policy, PolicyConfig, PollerShape,
+    TenantPriority, TenantSlot, Terms, VqSlot,
 };
+use rivals::{K2Config, LabConfig, LabPolicy, MqfqConfig};
 use ssd_model::{Placement, Profile};
 
 use super::ours::{Judged, judge as judge_ours};
@@ -75,7 +76,7 @@ fn judge(name: &'static str, expected: Rule, played: Result<Report, ScenarioErro
 }
 
 /// Two tenants with weights 1 and 4, each with more commands than the drive can take.
-fn scenario(policy: PolicyConfig) -> Scenario {
+fn scenario(policy: impl Into<LabConfig>) -> Scenario {
     let tenant = |weight| Tenant {
         name: format!("weight {weight}"),
         terms: Terms::best_effort(weight),
@@ -87,7 +88,7 @@ fn scenario(policy: PolicyConfig) -> Scenario {
     };
     Scenario {
         layout: Layout::Mdev,
-        policy,
+        policy: policy.into(),
         tenants: vec![tenant(1), tenant(4)],
         warmup: Nanos::from_millis(2),
         duration: Nanos::from_millis(20),
@@ -157,17 +158,17 @@ fn promised() -> Scenario {
 fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
     let mut scenario = match flaw {
         Flaw::Starves | Flaw::Spins => scenario(PolicyConfig::Passthrough),
-        Flaw::ExceedsLimits => scenario(PolicyConfig::Caps),
-        Flaw::TakesBytesForFree => scenario(PolicyConfig::K2(K2Config::default())),
+        Flaw::ExceedsLimits => scenario(LabConfig::Caps),
+        Flaw::TakesBytesForFree => scenario(LabConfig::K2(K2Config::default())),
         Flaw::ForgetsLimits => promised(),
-        Flaw::IgnoresWeights => scenario(PolicyConfig::Mqfq(MqfqConfig::default())),
+        Flaw::IgnoresWeights => scenario(LabConfig::Mqfq(MqfqConfig::default())),
         Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
         Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
         Flaw::ExceedsBound => promised(),
         Flaw::ExceedsOurBound => {
             let cost = Cost { flush: 1, ..Cost::default() };
             Scenario {
-                policy: PolicyConfig::Evenkeel(EvenkeelConfig { cost, ..EvenkeelConfig::p5800x() }),
+                policy: PolicyConfig::Evenkeel(EvenkeelConfig { cost, ..EvenkeelConfig::p5800x() }).into(),
                 ..promised()
             }
         }
@@ -190,7 +191,7 @@ fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
     let mut build = |shape: &PollerShape| {
         let inner = match flaw {
             Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights | Flaw::Trickles => {
-                Passthrough::new(shape.hwqs, shape.hwq_depth).into()
+                LabConfig::Product(PolicyConfig::Passthrough).build(shape)?
             }
             _ => scenario.policy.build(shape)?,
         };
@@ -290,7 +291,7 @@ impl Flaw {
 
 /// A policy with a flaw.
 struct Flawed {
-    inner: AnyPolicy,
+    inner: LabPolicy,
     flaw: Flaw,
     /// Tenant 1's slots.
     victims: Vec<VqSlot>,
@@ -374,6 +375,10 @@ impl Policy for Flawed {
 
     fn interval(&mut self, reports: &[policy::TenantReport], now: Nanos) {
         self.inner.interval(reports, now);
+    }
+
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.inner.backlog_of(slot)
     }
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {

@@ -4,10 +4,8 @@ use std::fmt;
 
 use fastrand::Rng;
 use io_model::Nanos;
-use policy::{
-    ArbitratedConfig, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig,
-    PolicyKind, Terms, Variant,
-};
+use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Terms};
+use rivals::{D2fqConfig, K2Config, LabConfig, MqfqConfig};
 use ssd_model::Profile;
 
 use super::draw::terms;
@@ -15,8 +13,9 @@ use super::excuse::excuse;
 use crate::workload::{Fio, Workload};
 use crate::{BoundCounts, Change, ChangeKind, Fault, FaultKind, Latencies, Layout, Scenario, Tenant, run};
 
-/// The policies that [`churn`] can play.
-pub const POLICIES: [&str; PolicyKind::NAMES.len()] = PolicyKind::NAMES;
+/// The policies that [`churn`] can play: the product's, then others.
+pub const POLICIES: [&str; 10] =
+    ["passthrough", "lpns", "fair", "wrr", "drr", "evenkeel", "k2", "mqfq", "d2fq", "caps"];
 
 /// Tenants that come and go and are there at a time, at most.
 const MOST: usize = 12;
@@ -93,20 +92,21 @@ pub fn churn(policy: &'static str, seed: u64, changes: usize) -> Result<Churn, S
     Ok(churn)
 }
 
-fn config(name: &str) -> Option<PolicyConfig> {
-    Some(match name {
+fn config(name: &str) -> Option<LabConfig> {
+    let product = match name {
         "passthrough" => PolicyConfig::Passthrough,
-        "lpns" => PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, ..LpnsConfig::p5800x() }),
+        "lpns" => PolicyConfig::Lpns(LpnsConfig::p5800x()),
         "fair" => PolicyConfig::Fair(FairConfig::p5800x()),
         "evenkeel" => PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
-        "k2" => PolicyConfig::K2(K2Config { max_in_flight: 32 }),
-        "mqfq" => PolicyConfig::Mqfq(MqfqConfig::default()),
-        "d2fq" => PolicyConfig::D2fq(D2fqConfig::default()),
-        "caps" => PolicyConfig::Caps,
         "wrr" => PolicyConfig::Wrr(ArbitratedConfig::wrr()),
         "drr" => PolicyConfig::Drr(ArbitratedConfig::drr()),
+        "k2" => return Some(LabConfig::K2(K2Config::default())),
+        "mqfq" => return Some(LabConfig::Mqfq(MqfqConfig::default())),
+        "d2fq" => return Some(LabConfig::D2fq(D2fqConfig::default())),
+        "caps" => return Some(LabConfig::Caps),
         _ => return None,
-    })
+    };
+    Some(product.into())
 }
 
 fn reader(name: String, terms: Terms, iodepth: u32) -> Tenant {
@@ -114,7 +114,7 @@ fn reader(name: String, terms: Terms, iodepth: u32) -> Tenant {
     Tenant { name, terms, vcpus: 1, vqs: 1, queue_priorities: Vec::new(), size_bytes: DISK_BYTES, workload }
 }
 
-fn draw(policy: PolicyConfig, seed: u64, changes: usize) -> Scenario {
+fn draw(policy: LabConfig, seed: u64, changes: usize) -> Scenario {
     let mut rng = Rng::with_seed(seed);
     let mut scenario = Scenario {
         layout: Layout::Mdev,

@@ -7,9 +7,11 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Lending, Limits,
-    LpnsConfig, MqfqConfig, PolicyConfig, TenantPriority, Terms, Variant,
+    ArbitratedConfig, Class, Cost, Curve, EvenkeelConfig, FairConfig, Floor, Lending, Limits, LpnsConfig, PolicyConfig,
+    TenantPriority, Terms, Variant,
 };
+use rivals::LabConfig::{self, Product};
+use rivals::{D2fqConfig, K2Config, MqfqConfig};
 use ssd_model::{Gc, Placement, Profile, Writes};
 
 use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Replay, Webuser, Workload};
@@ -49,7 +51,7 @@ pub fn draw(seed: u64) -> Scenario {
         starvation_limit: STARVATION,
         ..Scenario::new(profile(&mut rng))
     };
-    if let PolicyConfig::D2fq(_) = scenario.policy {
+    if let LabConfig::D2fq(_) = scenario.policy {
         // It needs an HWQ of each class.
         scenario.hwqs_own = scenario.hwqs_own.max(3);
         scenario.hwqs_shared = scenario.hwqs_shared.max(3);
@@ -99,7 +101,7 @@ fn contention(scenario: &mut Scenario) {
     if rng.u8(..3) > 0 {
         return;
     }
-    if scenario.policy == PolicyConfig::Passthrough && rng.bool() {
+    if scenario.policy == Product(PolicyConfig::Passthrough) && rng.bool() {
         scenario.layout = Layout::PerQueue;
         scenario.tenants.iter_mut().for_each(|tenant| tenant.vqs = tenant.vqs.min(8));
     }
@@ -124,7 +126,7 @@ fn contention(scenario: &mut Scenario) {
 fn several_pollers(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(scenario.seed.rotate_left(40) ^ 0x5e7e);
     let policy = &scenario.policy;
-    if policy.kind().gives_own_pollers() || policy.needs_one_poller() || rng.bool() {
+    if policy.gives_own_pollers() || policy.needs_one_poller() || rng.bool() {
         return;
     }
     scenario.best_effort_pollers = rng.u16(2..=5);
@@ -159,14 +161,14 @@ fn arbitrated(scenario: &mut Scenario) {
     for tenant in &mut scenario.tenants {
         tenant.queue_priorities = (0..rng.u16(0..=tenant.vqs)).map(|_| class(&mut rng)).collect();
     }
-    scenario.policy = if drr { PolicyConfig::Drr(config) } else { PolicyConfig::Wrr(config) };
+    scenario.policy = if drr { PolicyConfig::Drr(config) } else { PolicyConfig::Wrr(config) }.into();
 }
 
 /// A bound stands from the second interval on: half of those under `lpns` run on for longer. From a source of its own
 /// too.
 fn promised(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(scenario.seed.rotate_left(16) ^ 0xb0d5);
-    if matches!(scenario.policy, PolicyConfig::Lpns(_)) && rng.bool() {
+    if matches!(scenario.policy, Product(PolicyConfig::Lpns(_))) && rng.bool() {
         scenario.duration += Nanos::from_millis(rng.u64(20..=80));
     }
 }
@@ -174,7 +176,7 @@ fn promised(scenario: &mut Scenario) {
 /// Now and then some tenants have limits, whatever the policy. From a source of its own too.
 fn limited(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(scenario.seed.rotate_left(8) ^ 0x11a1);
-    if scenario.policy == PolicyConfig::Caps || rng.u8(..3) > 0 {
+    if scenario.policy == LabConfig::Caps || rng.u8(..3) > 0 {
         return;
     }
     for at in 0..scenario.tenants.len() {
@@ -283,15 +285,17 @@ fn shrink(rng: &mut Rng, tenant: &mut Tenant) {
 }
 
 /// Terms of which those that the policy heeds are drawn.
-pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
-    let limits = if *policy == PolicyConfig::Caps || rng.u8(..3) == 0 { limits(rng) } else { Limits::default() };
+pub(super) fn terms(rng: &mut Rng, policy: &LabConfig) -> Terms {
+    let limits = if *policy == LabConfig::Caps || rng.u8(..3) == 0 { limits(rng) } else { Limits::default() };
     let priority = match policy {
-        PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => priority(rng),
+        Product(PolicyConfig::Wrr(_) | PolicyConfig::Drr(_)) => priority(rng),
         _ => TenantPriority::default(),
     };
     let class = promise(rng);
     let floor = match policy {
-        PolicyConfig::Evenkeel(_) if !class.is_guaranteed() && limits.is_empty() && rng.u8(..3) == 0 => floor(rng),
+        Product(PolicyConfig::Evenkeel(_)) if !class.is_guaranteed() && limits.is_empty() && rng.u8(..3) == 0 => {
+            floor(rng)
+        }
         _ => Floor::default(),
     };
     Terms { class, limits, floor, priority, pollers: 1 }
@@ -365,25 +369,24 @@ fn profile(rng: &mut Rng) -> Profile {
 }
 
 /// Policies that want to know more of tenants than their class have that drawn too.
-fn policy(rng: &mut Rng, tenants: &mut [Tenant]) -> PolicyConfig {
+fn policy(rng: &mut Rng, tenants: &mut [Tenant]) -> LabConfig {
     let cost = if rng.bool() { Cost::default() } else { Cost { read: Curve::linear(13), ..Cost::default() } };
     match rng.u8(..9) {
-        0 => PolicyConfig::Passthrough,
-        8 => PolicyConfig::Evenkeel(EvenkeelConfig {
-            max_in_flight: *choose(rng, &[1, 16, 48, 1_000]),
-            cost,
-            ..EvenkeelConfig::p5800x()
-        }),
-        1 | 2 => PolicyConfig::Lpns(lpns(rng)),
-        3 => PolicyConfig::Fair(fair(rng)),
-        4 => PolicyConfig::K2(K2Config { max_in_flight: *choose(rng, &[1, 8, 16, 32, 1_000]) }),
-        5 => PolicyConfig::Mqfq(MqfqConfig {
+        0 => PolicyConfig::Passthrough.into(),
+        8 => {
+            let max_in_flight = *choose(rng, &[1, 16, 48, 1_000]);
+            PolicyConfig::Evenkeel(EvenkeelConfig { max_in_flight, cost, ..EvenkeelConfig::p5800x() }).into()
+        }
+        1 | 2 => PolicyConfig::Lpns(lpns(rng)).into(),
+        3 => PolicyConfig::Fair(fair(rng)).into(),
+        4 => LabConfig::K2(K2Config { max_in_flight: *choose(rng, &[1, 8, 16, 32, 1_000]) }),
+        5 => LabConfig::Mqfq(MqfqConfig {
             gap_commands: *choose(rng, &[1, 12, 100]),
             max_in_flight: *choose(rng, &[1, 8, 64, 1_000]),
             guaranteed_weight: rng.u32(1..=10),
             cost,
         }),
-        6 => PolicyConfig::D2fq(D2fqConfig {
+        6 => LabConfig::D2fq(D2fqConfig {
             medium_gap_commands: rng.u32(1..=3),
             low_gap_commands: rng.u32(3..=20),
             ratio: rng.u32(3..=256),
@@ -395,7 +398,7 @@ fn policy(rng: &mut Rng, tenants: &mut [Tenant]) -> PolicyConfig {
             for at in 0..rng.usize(0..=tenants.len()) {
                 tenants[at].terms.limits = limits(rng);
             }
-            PolicyConfig::Caps
+            LabConfig::Caps
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use io_model::QueuePriority;
 use policy::{PolicyConfig, TenantPriority, Terms, Variant};
+use rivals::LabConfig::{self, Product};
 
 use crate::scenario::grown_fio;
 use crate::workload::{Access, Fio, Open, Webuser, Workload};
@@ -32,22 +33,24 @@ pub(super) fn excuse(
     let anybody = |is: fn(&Terms) -> bool| terms.iter().flatten().any(is);
     let is_urgent = |terms: &Terms| terms.priority == TenantPriority::Fixed(QueuePriority::Urgent);
     match &scenario.policy {
-        PolicyConfig::K2(_) if best_effort() && anybody(|terms| terms.class.is_guaranteed()) => {
+        LabConfig::K2(_) if best_effort() && anybody(|terms| terms.class.is_guaranteed()) => {
             Some("k2: guaranteed tenants first, without limit")
         }
-        PolicyConfig::Lpns(config) if config.variant == Variant::Published => {
+        Product(PolicyConfig::Lpns(config)) if config.variant == Variant::Published => {
             Some("lpns as published: all best effort is suspended beside an idle guaranteed tenant")
         }
-        PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms, report) >= SATURATING => {
+        Product(PolicyConfig::Lpns(_)) if best_effort() && guaranteed_depth(scenario, terms, report) >= SATURATING => {
             Some("lpns: guaranteed tenants with much in flight leave best effort a command or two at a time")
         }
-        PolicyConfig::Fair(config) if config.variant == Variant::Published => {
+        Product(PolicyConfig::Fair(config)) if config.variant == Variant::Published => {
             Some("fair as published: the first tenant goes first, and who asks most gets most")
         }
-        PolicyConfig::D2fq(config) if config.adaptive || config.ratio > PATIENT_RATIO => {
+        LabConfig::D2fq(config) if config.adaptive || config.ratio > PATIENT_RATIO => {
             Some("d2fq: the drive fetches from its low class once for so many of its high one")
         }
-        PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) if anybody(is_urgent) && own().any(|terms| !is_urgent(terms)) => {
+        Product(PolicyConfig::Wrr(_) | PolicyConfig::Drr(_))
+            if anybody(is_urgent) && own().any(|terms| !is_urgent(terms)) =>
+        {
             Some("wrr, drr: urgent tenants first, without limit")
         }
         _ => None,

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use io_model::{Nanos, Op};
 use planner::drive_figures;
 use policy::{COST_UNIT, Class, EvenkeelConfig, Floor, Limits, PolicyConfig, Terms};
+use rivals::LabConfig::Product;
 use ssd_model::Profile;
 
 use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
@@ -78,7 +79,7 @@ impl Judged {
             return Ok(());
         }
         let alone = alone_with_promises(scenario);
-        let reference = play(&Scenario { policy: PolicyConfig::Passthrough, ..alone.clone() })?;
+        let reference = play(&Scenario { policy: PolicyConfig::Passthrough.into(), ..alone.clone() })?;
         self.simulated_ios += reference.simulated_ios;
         let spare = SPARE_PERCENT as f64 / 100.0;
         let fits = |(tenant, seen): (&Tenant, &TenantReport)| {
@@ -191,7 +192,7 @@ fn with_targets(scenario: &Scenario, percent: u64) -> Scenario {
 /// Work of all tenants without a promise, in reference commands. A cap leaves them work, and bytes read and bytes
 /// written are not worth the same.
 fn others_work(scenario: &Scenario, report: &Report) -> f64 {
-    let PolicyConfig::Evenkeel(EvenkeelConfig { cost, .. }) = &scenario.policy else { return 0.0 };
+    let Product(PolicyConfig::Evenkeel(EvenkeelConfig { cost, .. })) = &scenario.policy else { return 0.0 };
     let others = scenario.tenants.iter().zip(&report.tenants);
     let work = |(_, seen): (&Tenant, &TenantReport)| {
         let len_bytes = (seen.bandwidth_bytes_s / seen.iops.max(1.0)) as u64;
@@ -209,7 +210,7 @@ fn is_other(tenant: &Tenant) -> bool {
 fn others_alone(scenario: &Scenario, play: &mut Play<'_>) -> Result<Vec<Report>, ScenarioError> {
     let others = scenario.tenants.iter().filter(|tenant| is_other(tenant));
     let alone = others.map(|tenant| Scenario {
-        policy: PolicyConfig::Passthrough,
+        policy: PolicyConfig::Passthrough.into(),
         tenants: vec![tenant.clone()],
         ..scenario.clone()
     });
@@ -255,7 +256,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
     Scenario {
         layout: *pick(&mut rng, &[Layout::Evenkeel, Layout::Mdev]),
         best_effort_pollers,
-        policy: PolicyConfig::Evenkeel(config),
+        policy: PolicyConfig::Evenkeel(config).into(),
         tenants,
         // By then the policy has learned.
         warmup: Nanos::from_millis(2_000),

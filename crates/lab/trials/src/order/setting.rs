@@ -6,7 +6,7 @@ use load::spec::{JobSpec, Rw};
 use load::value::{Amount, BlockSizes};
 
 /// As a configuration names them.
-pub const POLICIES: [&str; 8] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps"];
+pub const POLICIES: [&str; 6] = ["passthrough", "lpns", "evenkeel", "fair", "wrr", "drr"];
 
 /// The guaranteed tenant.
 pub const GUARANTEED: &str = "db";
@@ -16,7 +16,6 @@ const TARGET: &str = "100us";
 pub const NOISY: [&str; 3] = ["noisy-1", "noisy-2", "noisy-3"];
 const NOISY_BLOCK_BYTES: u64 = 4096;
 const NOISY_DEPTH: u16 = 32;
-const NOISY_CAP: &str = "30k";
 
 /// Each tenant's disk; both sides lay them out one after another, so that they meet the same units of the drive.
 const DISK: &str = "256MiB";
@@ -83,9 +82,6 @@ pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
     text += "overcommit = true\n";
     for name in NOISY {
         text += &tenant(name);
-        if policy == "caps" {
-            text += &cap();
-        }
     }
     text
 }
@@ -104,7 +100,7 @@ pub fn scenario(drive: &str, machine: Machine) -> String {
     text += &format!("{}vcpus = 1\nqueues = 5\n", tenant(GUARANTEED));
     text += &format!("workload = {{ kind = \"fio\", rw = \"randread\", size = {WORKING_SET_BYTES} }}\n");
     for name in NOISY {
-        text += &format!("{}{}vcpus = 1\nqueues = 1\n", tenant(name), cap());
+        text += &format!("{}vcpus = 1\nqueues = 1\n", tenant(name));
         text += &format!(
             "workload = {{ kind = \"fio\", rw = \"randrw\", bs = {NOISY_BLOCK_BYTES}, iodepth = {NOISY_DEPTH}, \
              size = {WORKING_SET_BYTES} }}\n"
@@ -119,10 +115,6 @@ fn tenant(name: &str) -> String {
         _ => "class = \"best-effort\"\n".to_owned(),
     };
     format!("[[tenant]]\nname = {name:?}\nsize = {DISK:?}\n{class}")
-}
-
-fn cap() -> String {
-    format!("rw_iops = {NOISY_CAP:?}\n")
 }
 
 /// What a tenant does, for the clients.
@@ -152,8 +144,7 @@ pub fn in_words(drive: &str, machine: Machine) -> String {
     };
     format!(
         "{GUARANTEED}: 4 KiB random reads, one at a time, promised {TARGET}; beside it {} tenants with {NOISY_DEPTH} \
-         random reads and writes of {} KiB in flight each ({NOISY_CAP} IOPS each under caps); model of a {drive}; \
-         {pollers}",
+         random reads and writes of {} KiB in flight each; model of a {drive}; {pollers}",
         NOISY.len(),
         NOISY_BLOCK_BYTES >> 10
     )

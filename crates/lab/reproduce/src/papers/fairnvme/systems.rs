@@ -152,7 +152,7 @@ pub fn scenario(context: &Context<'_>, system: System, drive: Drive, workloads: 
         drive_bytes: 1_200_000_000_000,
         costs: host(),
         layout: system.layout(),
-        policy: system.policy(drive),
+        policy: system.policy(drive).into(),
         tenants: workloads.iter().enumerate().map(tenant).collect(),
         warmup: context.span(WARMUP),
         duration: context.span(DURATION),

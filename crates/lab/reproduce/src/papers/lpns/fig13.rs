@@ -3,6 +3,7 @@
 use io_model::Nanos;
 use policy::PolicyConfig;
 use policy::netcalc::{ArrivalCurve, ServiceCurve, delay_bound, published_bound, published_rate};
+use rivals::LabConfig::Product;
 use sim::workload::Webuser;
 
 use super::compare::deviation;
@@ -86,7 +87,7 @@ fn one(context: &Context<'_>, drive: Drive) -> Result<Figure, Error> {
 fn point(context: &Context<'_>, drive: Drive, omega: u32) -> Result<Point, String> {
     let vms = mix(1, &webuser(), NEIGHBOURS, &fio(NOISY.0, NOISY.1, 0));
     let mut scenario = scenario(context, System::Lpns, drive, &vms, DURATION);
-    if let PolicyConfig::Lpns(config) = &mut scenario.policy {
+    if let Product(PolicyConfig::Lpns(config)) = &mut scenario.policy {
         config.omega = f64::from(omega);
     }
     let report = run(&scenario)?;

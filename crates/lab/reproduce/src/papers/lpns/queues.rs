@@ -76,7 +76,7 @@ fn one(context: &Context<'_>, id: &'static str, title: &'static str, hwq_depth: 
         |((system, variant), (_, lending), hwqs)| {
             let config = LpnsConfig { variant: *variant, lending: *lending, ..DRIVE.lpns() };
             let base = scenario(context, *system, DRIVE, &vms(), DURATION);
-            let policy = PolicyConfig::Lpns(config);
+            let policy = PolicyConfig::Lpns(config).into();
             run(&Scenario { policy, layout: Layout::Mdev, hwqs_shared: *hwqs, hwq_depth, ..base })
         },
     )?;

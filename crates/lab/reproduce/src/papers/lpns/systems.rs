@@ -1,7 +1,8 @@
 //! The systems that LPNS is compared with, its two drives, and its VMs.
 
 use io_model::Nanos;
-use policy::{D2fqConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, Terms, Variant};
+use policy::{LpnsConfig, PolicyConfig, Terms, Variant};
+use rivals::{D2fqConfig, K2Config, LabConfig, MqfqConfig};
 use sim::workload::{Fio, Webuser, Workload};
 use sim::{HostCosts, Layout, Scenario, Tenant, TenantReport};
 use ssd_model::Profile;
@@ -59,14 +60,15 @@ impl System {
         }
     }
 
-    fn policy(self, drive: Drive) -> PolicyConfig {
+    fn policy(self, drive: Drive) -> LabConfig {
+        let lpns = |variant| PolicyConfig::Lpns(LpnsConfig { variant, ..drive.lpns() }).into();
         match self {
-            Self::Virtio | Self::Spdk | Self::Mdev | Self::SrIov => PolicyConfig::Passthrough,
-            Self::Lpns => PolicyConfig::Lpns(LpnsConfig { variant: Variant::Published, ..drive.lpns() }),
-            Self::Ours => PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, ..drive.lpns() }),
-            Self::K2(max_in_flight) => PolicyConfig::K2(K2Config { max_in_flight }),
-            Self::Mqfq => PolicyConfig::Mqfq(MqfqConfig::default()),
-            Self::D2fq => PolicyConfig::D2fq(D2fqConfig::default()),
+            Self::Virtio | Self::Spdk | Self::Mdev | Self::SrIov => PolicyConfig::Passthrough.into(),
+            Self::Lpns => lpns(Variant::Published),
+            Self::Ours => lpns(Variant::Corrected),
+            Self::K2(max_in_flight) => LabConfig::K2(K2Config { max_in_flight }),
+            Self::Mqfq => LabConfig::Mqfq(MqfqConfig::default()),
+            Self::D2fq => LabConfig::D2fq(D2fqConfig::default()),
         }
     }
 

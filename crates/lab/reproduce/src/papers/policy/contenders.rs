@@ -1,10 +1,8 @@
 //! The policies that are compared, each as a drive's figures have it.
 
 use io_model::Nanos;
-use policy::compared::{Gimbal, GimbalConfig, IoCost, IoCostConfig, Reflex, ReflexConfig};
-use policy::{
-    AnyPolicy, ConfigError, DriveFigures, FairConfig, LpnsConfig, PolicyConfig, PolicyKind, Settings, Variant,
-};
+use policy::{DriveFigures, PolicyKind, Variant};
+use rivals::{FairAsked, GimbalConfig, IoCostConfig, LabConfig, LabKind, LabSettings, LpnsAsked, ReflexConfig};
 use sim::{Layout, Report, Scenario};
 
 use super::cases::WARMUP_FIXED;
@@ -17,19 +15,25 @@ const WARMUP_OTHERS: Nanos = Nanos::from_millis(1_000);
 /// A policy with its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// A policy that the daemon offers.
-    Offered(PolicyKind, Variant),
+    /// A policy that a scenario may name.
+    Named(LabKind, Variant),
     IoCost,
     Gimbal,
     Reflex,
 }
 
+/// One of the product's.
 pub const fn corrected(kind: PolicyKind) -> Contender {
-    Contender::Offered(kind, Variant::Corrected)
+    Contender::Named(LabKind::Product(kind), Variant::Corrected)
 }
 
 const fn published(kind: PolicyKind) -> Contender {
-    Contender::Offered(kind, Variant::Published)
+    Contender::Named(LabKind::Product(kind), Variant::Published)
+}
+
+/// Another one.
+pub const fn rival(kind: LabKind) -> Contender {
+    Contender::Named(kind, Variant::Corrected)
 }
 
 /// Ours.
@@ -42,13 +46,13 @@ pub const OTHERS: [Contender; 12] = [
     Contender::Reflex,
     Contender::IoCost,
     Contender::Gimbal,
-    corrected(PolicyKind::K2),
-    corrected(PolicyKind::Mqfq),
-    corrected(PolicyKind::D2fq),
+    rival(LabKind::K2),
+    rival(LabKind::Mqfq),
+    rival(LabKind::D2fq),
     corrected(PolicyKind::Drr),
     corrected(PolicyKind::Fair),
     published(PolicyKind::Fair),
-    corrected(PolicyKind::Caps),
+    rival(LabKind::Caps),
     corrected(PolicyKind::Passthrough),
 ];
 
@@ -56,49 +60,44 @@ impl Contender {
     /// In tables.
     pub fn name(self) -> String {
         match self {
-            Self::Offered(kind, Variant::Corrected) => kind.name().to_owned(),
-            Self::Offered(kind, Variant::Published) => format!("{} as published", kind.name()),
+            Self::Named(kind, Variant::Corrected) => kind.name().to_owned(),
+            Self::Named(kind, Variant::Published) => format!("{} as published", kind.name()),
             Self::IoCost => "iocost".to_owned(),
             Self::Gimbal => "gimbal".to_owned(),
             Self::Reflex => "reflex".to_owned(),
         }
     }
 
-    /// Plays a scenario under it, with everything as the drive has it or by default. Where it serves all
-    /// together, one poller does, as in the daemon by default.
-    pub fn play(self, scenario: &Scenario, figures: &DriveFigures) -> Result<Report, String> {
-        let built = |policy: Result<AnyPolicy, ConfigError>| Ok(policy?);
-        let together = Scenario { layout: Layout::Mdev, ..scenario.clone() };
-        let report = match self {
-            Self::Offered(kind, variant) => {
-                let policy = match kind {
-                    PolicyKind::Lpns => PolicyConfig::Lpns(LpnsConfig { variant, ..figures.lpns.clone() }),
-                    PolicyKind::Fair => PolicyConfig::Fair(FairConfig { variant, ..figures.fair.clone() }),
-                    kind => Settings::with_defaults(kind).on(figures),
+    /// As the drive has it, or by default.
+    fn config(self, figures: &DriveFigures) -> LabConfig {
+        match self {
+            Self::Named(kind, variant) => {
+                let settings = match LabSettings::with_defaults(kind) {
+                    LabSettings::Lpns(asked) => LabSettings::Lpns(LpnsAsked { variant, ..asked }),
+                    LabSettings::Fair(asked) => LabSettings::Fair(FairAsked { variant, ..asked }),
+                    settings => settings,
                 };
-                let scenario = if kind.gives_own_pollers() { scenario.clone() } else { together };
-                sim::run(&Scenario { policy, ..scenario })
+                settings.on(figures)
             }
-            Self::IoCost => sim::run_with(&together, &mut |shape| {
-                built(IoCost::new(IoCostConfig::on(figures), shape).map(Into::into))
-            }),
-            Self::Gimbal => sim::run_with(&together, &mut |shape| {
-                built(Gimbal::new(GimbalConfig::on(figures), shape).map(Into::into))
-            }),
-            Self::Reflex => sim::run_with(&together, &mut |shape| {
-                built(Reflex::new(ReflexConfig::on(figures), shape).map(Into::into))
-            }),
-        };
-        report.map_err(|error| error.to_string())
+            Self::IoCost => LabConfig::IoCost(IoCostConfig::on(figures)),
+            Self::Gimbal => LabConfig::Gimbal(GimbalConfig::on(figures)),
+            Self::Reflex => LabConfig::Reflex(ReflexConfig::on(figures)),
+        }
+    }
+
+    /// Plays a scenario under it. Where it serves all together, one poller does, as in the daemon by default.
+    pub fn play(self, scenario: &Scenario, figures: &DriveFigures) -> Result<Report, String> {
+        let policy = self.config(figures);
+        let layout = if policy.gives_own_pollers() { scenario.layout } else { Layout::Mdev };
+        sim::run(&Scenario { policy, layout, ..scenario.clone() }).map_err(|error| error.to_string())
     }
 
     /// How long until it has settled.
     pub fn warmup(self) -> Nanos {
         match self {
-            Self::Offered(PolicyKind::Evenkeel, _) | LPNS => WARMUP,
-            Self::Offered(PolicyKind::Lpns | PolicyKind::Fair, _) | Self::Gimbal => WARMUP_OTHERS,
-            Self::IoCost => WARMUP,
-            Self::Offered(..) | Self::Reflex => WARMUP_FIXED,
+            OURS | LPNS | Self::IoCost => WARMUP,
+            Self::Named(LabKind::Product(PolicyKind::Lpns | PolicyKind::Fair), _) | Self::Gimbal => WARMUP_OTHERS,
+            Self::Named(..) | Self::Reflex => WARMUP_FIXED,
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use io_model::Nanos;
 use policy::{Class, PolicyKind};
+use rivals::LabKind;
 use sim::Scenario;
 use sim::workload::{Access, BlockSize, Fio, Workload};
 use ssd_model::Profile;
 
 use super::cases::{Case, Group, Promised, play, tenant};
-use super::contenders::{Contender, LPNS, OURS, corrected};
+use super::contenders::{Contender, LPNS, OURS, corrected, rival};
 use super::{medium_drives, reads, some};
 use crate::paper::Paper;
 use crate::report::{Figure, Plot, Row, Table};
 use crate::runner::{Context, Error};
 
 const TENANTS: [usize; 3] = [4, 16, 64];
-const CONTENDERS: [Contender; 4] = [OURS, LPNS, corrected(PolicyKind::Fair), corrected(PolicyKind::Mqfq)];
+const CONTENDERS: [Contender; 4] = [OURS, LPNS, corrected(PolicyKind::Fair), rival(LabKind::Mqfq)];
 const WARMUP: Nanos = Nanos::from_millis(1_000);
 const DURATION: Nanos = Nanos::from_millis(1_000);
 const DEPTH: u32 = 16;

@@ -1,7 +1,8 @@
 //! A cap that was chosen by hand.
 
 use io_model::{HwqId, Nanos, Op, VqId};
-use policy::{ConfigError, K2, K2Config, Next, Policy, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
+use policy::{ConfigError, Next, Policy, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
+use rivals::{K2, K2Config};
 use sim::{Report, Scenario};
 
 /// Plays a scenario with that cap at each poller.
@@ -68,4 +69,8 @@ impl Policy for FixedCap {
     }
 
     fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.0.backlog_of(slot)
+    }
 }

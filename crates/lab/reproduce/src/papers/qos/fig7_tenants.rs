@@ -78,7 +78,7 @@ fn scenario(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Scenario 
     };
     Scenario {
         layout: Layout::Mdev,
-        policy: policy(),
+        policy: policy().into(),
         hwq_depth: 8_192,
         tenants: tenants.iter().map(tenant).collect(),
         duration: context.span(SPAN),

@@ -60,7 +60,7 @@ fn ratio(context: &Context<'_>, scenario: &Scenario, way: &Way) -> Result<f64, S
     let profile = Profile::by_name("p3700").ok_or("no profile p3700")?;
     let run = sim::Scenario {
         layout: Layout::Mdev,
-        policy: policy(way.0),
+        policy: policy(way.0).into(),
         tenants: scenario.jobs.iter().enumerate().map(|(at, job)| tenant(at, job)).collect(),
         warmup: context.span(WARMUP),
         duration: context.span(SPAN),

@@ -2,6 +2,7 @@
 
 use io_model::Nanos;
 use policy::{ArbitratedConfig, Class, FairConfig, Limits, LpnsConfig, PolicyConfig, Terms};
+use rivals::LabConfig;
 use sim::workload::{Access, BlockSize, Fio, Open, Workload};
 use sim::{Fault, FaultKind, Layout, Scenario, Tenant};
 use ssd_model::Profile;
@@ -102,15 +103,16 @@ fn tenant(name: &str, terms: Terms, vqs: u16, workload: Workload) -> Tenant {
     Tenant { name, terms, vcpus: vqs, vqs, queue_priorities: Vec::new(), size_bytes: DISK_BYTES, workload }
 }
 
-fn policy(name: &str, window: u32) -> PolicyConfig {
-    match name {
+fn policy(name: &str, window: u32) -> LabConfig {
+    let product = match name {
         "drr" => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::drr() }),
         "wrr" => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::wrr() }),
         "lpns" => PolicyConfig::Lpns(LpnsConfig::p5800x()),
         "fair" => PolicyConfig::Fair(FairConfig::p5800x()),
-        "caps" => PolicyConfig::Caps,
+        "caps" => return LabConfig::Caps,
         _ => PolicyConfig::Passthrough,
-    }
+    };
+    product.into()
 }
 
 /// The worst p99 of the others, in ns. `class` is theirs; `caps` holds the last one to its share.

@@ -7,12 +7,10 @@
 //! | `ublk` | block devices beside another server's, in a guest that is their host |
 //! | `hybrid` | a VM, a container and a process, in a guest that is their host |
 //! | `spdk` | two guests on SPDK's targets beside two on our daemon |
-//! | `scarce` | tenants whose queues share few of a drive's |
 
 mod hybrid;
 mod initiator;
 mod promise;
-mod scarce;
 mod spdk;
 mod ublk;
 
@@ -64,12 +62,11 @@ impl Bench {
 /// Measures something and prints it; returns its figures.
 type Part = fn(&Bench) -> Result<Value>;
 
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 5] = [
     ("a promise beside a noisy guest", promise::measure),
     ("a drive with and without the kernel", initiator::measure),
     ("ublk devices", ublk::measure),
     ("a VM, a container and a process", hybrid::measure),
-    ("scarce HWQs", scarce::measure),
     ("commands per CPU second, beside SPDK", spdk::measure),
 ];
 

@@ -72,7 +72,7 @@ fn check_file(guest: &mut Guest) -> Result<()> {
 }
 
 fn change_them(guest: &mut Guest) -> Result<()> {
-    guest.serve(&format!("[device]\nbackend = \"block\"\npath = \"{DRIVE}\"\n[policy]\nname = \"caps\"\n"))?;
+    guest.serve(&format!("[device]\nbackend = \"block\"\npath = \"{DRIVE}\"\n[policy]\nname = \"passthrough\"\n"))?;
     guest.ask_daemon("disk create web --size 16MiB --frontend ublk --rw-iops 200 --wait")?;
     let told = guest.ask_daemon("disk list")?;
     ensure!(told.contains("/dev/evenkeel/web"), "{told}");

@@ -220,7 +220,7 @@ pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos)
     });
     Scenario {
         layout: if own_pollers { Layout::Evenkeel } else { Layout::Mdev },
-        policy,
+        policy: policy.into(),
         hwqs_own: HWQS_OWN,
         hwq_depth: 8_192,
         tenants: tenants.collect(),

@@ -10,21 +10,16 @@
 //! another one's completion shows a lower one. So it may stand too high for a moment, but costs O(1).
 //!
 //! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed
-//! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](crate::Policy::wrr_weights) tells the
-//! weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
+//! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](policy::Policy::wrr_weights) tells
+//! the weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
 //! with HWQs whose classes were never set, commands flow freely, but *no shares are kept*.
 //!
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not
 //! latencies. The HWQs of a poller take the classes in turn: high, medium, low, high, …
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, WrrWeights};
-
-use crate::by_flow::ByFlow;
-use crate::cost::Cost;
-use crate::fair::{Share, TICKS_PER_COMMAND};
-use crate::flows::{Flows, Standing, Turns};
-use crate::ready::{Links, List, NONE};
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
+use policy::parts::{ByFlow, Flows, Links, List, NONE, Share, Standing, TICKS_PER_COMMAND, Turns};
+use policy::{ConfigError, Cost, Next, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A tenant without commands for so long is not active any more, and starts anew without credit or debt.
 const GRACE: Nanos = Nanos::from_millis(200);
@@ -117,7 +112,7 @@ const NOBODY: Tenant = Tenant {
 
 /// All tenants and their virtual times.
 #[derive(Debug)]
-pub(crate) struct Tenants {
+pub struct Tenants {
     guaranteed_weight: u32,
     tenants: Vec<Tenant>,
     ring: List,
@@ -377,18 +372,6 @@ impl ByFlow for D2fq {
     fn weights(&self) -> Option<WrrWeights> {
         Some(weights_of(self.ratio))
     }
-
-    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::D2fqRatio, self.ratio.into());
-    }
-
-    fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
-        let Tenants { tenants, lowest, .. } = &self.flows.turns;
-        if let Some(it) = tenants.get(usize::from(tenant.0)) {
-            let ticks = it.virtual_time.saturating_sub(*lowest);
-            tell(TenantFigure::Lead, ticks as f64 / TICKS_PER_COMMAND as f64);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -396,7 +379,7 @@ mod tests {
     use io_model::{TenantId, VqId};
 
     use super::*;
-    use crate::Policy;
+    use policy::Policy;
 
     const T0: Nanos = Nanos(0);
 

@@ -1,5 +1,6 @@
 //! Scenarios that several tests start from.
-#![allow(dead_code)] // Each test file is a program of its own and uses some of these.
+
+pub mod shared;
 
 use io_model::Nanos;
 use policy::Class;

@@ -1,8 +1,6 @@
 //! Tenants that do nothing, as the simulated poller has them: at rest, as in the daemon.
 
-mod common;
-
-use common::{BEST_EFFORT, clean, reader, scenario, steady};
+use crate::common::{BEST_EFFORT, clean, reader, scenario, steady};
 use io_model::Nanos;
 use sim::workload::{Arrivals, Open, Workload};
 use sim::{FREE, HostCosts, Report, Scenario, Tenant};

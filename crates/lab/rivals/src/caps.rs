@@ -3,15 +3,12 @@
 //! turns among its own.
 
 use io_model::{Nanos, Op};
-
-use crate::by_flow::ByFlow;
-use crate::flows::{Flows, Standing, Turns};
-use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PollerShape, Terms};
+use policy::parts::{ByFlow, Flows, Links, List, Standing, Turns};
+use policy::{ConfigError, Next, PollerShape, Terms};
 
 /// Tenants that could send, in turns.
 #[derive(Debug, Default)]
-pub(crate) struct Tenants {
+pub struct Tenants {
     ring: List,
     links: Links,
 }

@@ -1,8 +1,6 @@
 //! What goes wrong is seen by whom it concerns, loses nothing, and leaves the others alone.
 
-mod common;
-
-use common::{BEST_EFFORT, clean, reader, scenario, with_fault};
+use crate::common::{BEST_EFFORT, clean, reader, scenario, with_fault};
 use io_model::Nanos;
 use sim::{FaultKind, Scenario};
 

@@ -1,8 +1,6 @@
 //! Commands are held against the bound that was vouched for, and what it rests on is told apart.
 
-mod common;
-
-use common::{BEST_EFFORT, clean, reader, scenario, with_fault};
+use crate::common::{BEST_EFFORT, clean, reader, scenario, with_fault};
 use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, PolicyConfig};
 use sim::{FREE, FaultKind, Layout, Scenario};
@@ -13,7 +11,7 @@ use ssd_model::Placement;
 fn promised() -> Scenario {
     let promise = Class::guaranteed(Some(Nanos::from_micros(50)));
     let mut scenario = scenario(vec![reader(promise, 1, 1), reader(BEST_EFFORT, 4, 128)]);
-    scenario.policy = PolicyConfig::Lpns(LpnsConfig::p5800x());
+    scenario.policy = PolicyConfig::Lpns(LpnsConfig::p5800x()).into();
     scenario.profile.placement = Placement::Pooled;
     scenario.costs.mediated = FREE;
     scenario.duration = Nanos::from_millis(100);
@@ -24,7 +22,7 @@ fn promised() -> Scenario {
 fn a_drive_that_keeps_its_figures_excuses_nothing() {
     for policy in both() {
         for layout in [Layout::Evenkeel, Layout::Mdev] {
-            let seen = clean(&Scenario { layout, policy: policy.clone(), ..promised() }).bounds;
+            let seen = clean(&Scenario { layout, policy: policy.clone().into(), ..promised() }).bounds;
             assert!(seen.held > 1_000, "{policy:?} {layout:?}: {seen:?}");
             assert_eq!(seen.over, 0, "{policy:?} {layout:?}: {seen:?}");
         }
@@ -38,7 +36,7 @@ fn both() -> [PolicyConfig; 2] {
 #[test]
 fn beside_floors_a_bound_counts_all_that_they_may_have() {
     let mut scenario = promised();
-    scenario.policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+    scenario.policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()).into();
     let vouched = |scenario: &Scenario| {
         let seen = clean(scenario);
         assert!(seen.bounds.held > 1_000 && seen.bounds.over == 0, "{:?}", seen.bounds);
@@ -54,7 +52,7 @@ fn beside_floors_a_bound_counts_all_that_they_may_have() {
 fn a_drive_that_stalls_or_hashes_is_to_blame_itself() {
     let stall = FaultKind::Stall { lasts: Nanos::from_millis(3) };
     for policy in both() {
-        let promised = Scenario { policy, ..promised() };
+        let promised = Scenario { policy: policy.into(), ..promised() };
         let stalled = clean(&with_fault(promised.clone(), Nanos::from_millis(50), stall)).bounds;
         assert!(stalled.over > 0 && stalled.slow_drive == stalled.over, "{stalled:?}");
         let mut hashed = promised;

@@ -1,8 +1,6 @@
 //! Best-effort tenants on several pollers get what they would on one, and no promise is missed for it.
 
-mod common;
-
-use common::{clean, reader, scenario};
+use crate::common::{clean, reader, scenario};
 use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, Limits, LpnsConfig, PolicyConfig};
 use sim::workload::{Access, BlockSize, Fio, Phase, Phases, Workload};
@@ -31,7 +29,7 @@ fn with(tenant: &Tenant, weight: u32, vqs: u16) -> Tenant {
 fn beside(others: Vec<Tenant>, policy: PolicyConfig, pollers: u16) -> Scenario {
     let promised = reader(Class::guaranteed(Some(Nanos::from_micros(100))), 1, 1);
     Scenario {
-        policy,
+        policy: policy.into(),
         best_effort_pollers: pollers,
         warmup: Nanos::from_millis(800),
         duration: Nanos::from_millis(700),
@@ -164,7 +162,7 @@ fn a_floor_is_kept_by_who_is_alone_on_a_poller() {
     for (pollers, floor) in [(4, 300_000), (2, 450_000)] {
         let mut tenants = vec![busy(4, 100); pollers];
         tenants[0].terms.floor = Floor { ios_per_sec: floor, mbytes_per_sec: 0 };
-        let mut scenario = Scenario { policy: evenkeel(), ..scenario(tenants) };
+        let mut scenario = Scenario { policy: evenkeel().into(), ..scenario(tenants) };
         scenario.best_effort_pollers = pollers as u16;
         (scenario.warmup, scenario.duration) = (Nanos::from_millis(1_000), Nanos::from_millis(500));
         scenario.starvation_limit = Nanos::from_millis(100);

@@ -1,8 +1,6 @@
 //! What `evenkeel` promises: a percentile just below the target, and no more taken from others than that needs.
 
-mod common;
-
-use common::{BEST_EFFORT, clean, reader, scenario};
+use crate::common::{BEST_EFFORT, clean, reader, scenario};
 use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, Percentile, PolicyConfig, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
@@ -21,7 +19,7 @@ fn beside(target: Nanos, kib: u32, read_percent: u8, policy: PolicyConfig) -> Sc
     busy.workload = Workload::Fio(Fio { jobs: 4, iodepth: 64, access });
     let promised = reader(Class::guaranteed(Some(target)), 1, 1);
     Scenario {
-        policy,
+        policy: policy.into(),
         warmup: Nanos::from_millis(400),
         duration: Nanos::from_millis(200),
         ..scenario(vec![promised, busy.clone(), busy])
@@ -78,7 +76,7 @@ fn by_weight(profile: Profile, policy: PolicyConfig) -> Vec<f64> {
         let workload = Workload::Fio(Fio::random_4k(4, 32, 50));
         Tenant { terms: Terms::best_effort(weight), workload, ..reader(BEST_EFFORT, 4, 32) }
     };
-    let scenario = Scenario { policy, profile, ..scenario(vec![of(1), of(3)]) };
+    let scenario = Scenario { policy: policy.into(), profile, ..scenario(vec![of(1), of(3)]) };
     clean(&Scenario { warmup: Nanos::from_millis(200), duration: Nanos::from_millis(100), ..scenario })
         .tenants
         .iter()
@@ -195,7 +193,7 @@ fn a_floor_beyond_what_a_poller_can_do_leaves_others_their_64th() {
     let busy = Tenant { workload: Workload::Fio(busy), ..reader(BEST_EFFORT, 8, 16) };
     let mut tenants = vec![busy; 2];
     tenants[1].terms.floor = Floor { ios_per_sec: 1_000_000, mbytes_per_sec: 0 };
-    let mut scenario = Scenario { policy: ours(), ..scenario(tenants) };
+    let mut scenario = Scenario { policy: ours().into(), ..scenario(tenants) };
     (scenario.warmup, scenario.duration) = (Nanos::from_millis(300), Nanos::from_millis(200));
     scenario.starvation_limit = Nanos::from_millis(100);
     let report = clean(&scenario);

@@ -14,15 +14,8 @@
 //! virtual times go on as fast. So T is kept between flows of one poller, and shares between all.
 
 use io_model::{Nanos, Op};
-
-use crate::by_flow::ByFlow;
-use crate::cost::{COST_UNIT, Cost};
-use crate::fair::{Share, TICKS_PER_COMMAND};
-use crate::flows::{Flows, Standing, Turns};
-use crate::lowest::Lowest;
-use crate::ready::{Links, List};
-use crate::window::Claim;
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantSlot, Terms};
+use policy::parts::{ByFlow, Claim, Flows, Links, List, Lowest, Share, Standing, TICKS_PER_COMMAND, Turns};
+use policy::{COST_UNIT, ConfigError, Cost, Next, PollerShape, Terms};
 
 /// Settings of [`Mqfq`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +51,7 @@ const NEW: Flow = Flow { start: 0, share: Share::ONE, standing: Standing::Idle, 
 
 /// All flows in virtual time.
 #[derive(Debug)]
-pub(crate) struct VirtualTime {
+pub struct VirtualTime {
     gap: u64,
     guaranteed_weight: u32,
     /// Virtual time: the lowest start tag.
@@ -80,8 +73,8 @@ impl VirtualTime {
             gap,
             guaranteed_weight: config.guaranteed_weight,
             now: 0,
-            starts: Lowest::new(),
-            held: Lowest::new(),
+            starts: Lowest::default(),
+            held: Lowest::default(),
             ring: List::default(),
             links: Links::default(),
             flows: Vec::new(),
@@ -236,26 +229,15 @@ impl ByFlow for Mqfq {
             self.flows.turns.charge(flow, COST_UNIT);
         }
     }
-
-    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.flows.window.size());
-    }
-
-    fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
-        let VirtualTime { flows, now, .. } = &self.flows.turns;
-        if let Some(it) = flows.get(usize::from(tenant.0)) {
-            let ticks = it.start.saturating_sub(*now);
-            tell(TenantFigure::Lead, ticks as f64 / TICKS_PER_COMMAND as f64);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use io_model::{HwqId, TenantId, VqId};
 
+    use policy::{Policy, TenantSlot, VqSlot};
+
     use super::*;
-    use crate::{Policy, VqSlot};
 
     const T0: Nanos = Nanos(0);
 

@@ -1,8 +1,6 @@
 //! A thread for each queue, loops that must be woken, and CPUs that wait for each other.
 
-mod common;
-
-use common::{BEST_EFFORT, clean, reader, scenario};
+use crate::common::{BEST_EFFORT, clean, reader, scenario};
 use sim::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts, Report, Scenario, Tenant};
 use ssd_model::{Placement, Profile, Writes};
 

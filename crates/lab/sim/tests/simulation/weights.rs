@@ -1,9 +1,7 @@
 //! Policies that use the drive's own weighted round robin, on drives that fetch few commands at a time.
 
-mod common;
-
+use crate::common::{BEST_EFFORT, GUARANTEED, clean, reader, scenario};
 use arbitration::Arbitration;
-use common::{BEST_EFFORT, GUARANTEED, clean, reader, scenario};
 use io_model::{QueuePriority, WrrWeights};
 use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, TenantPriority};
 use sim::{Report, Scenario, Tenant};
@@ -15,7 +13,7 @@ const WEIGHTS: WrrWeights = WrrWeights { high: 1, medium: 1, low: 1 };
 /// These tenants on a drive that works on six commands, whatever waits in its queues.
 fn run(policy: PolicyConfig, tenants: Vec<Tenant>, arbitration: Arbitration) -> Report {
     let profile = Profile { window: 6, arbitration, ..Profile::p5800x() };
-    clean(&Scenario { policy, profile, ..scenario(tenants) })
+    clean(&Scenario { policy: policy.into(), profile, ..scenario(tenants) })
 }
 
 /// The mean latencies of the first tenant on a drive that takes turns, and on one with weights.

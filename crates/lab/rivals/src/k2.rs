@@ -11,12 +11,8 @@
 //! Not implemented: the levels within the real-time class, and a cap in bytes (a later variant).
 
 use io_model::{HwqId, Nanos, Op, QueuePriority};
-
-use crate::by_flow::ByFlow;
-use crate::flows::{Flows, Standing, Turns};
-use crate::ready::{Links, List};
-use crate::window::Claim;
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms, VqSlot};
+use policy::parts::{ByFlow, Claim, Flows, Links, List, Standing, Turns};
+use policy::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// Settings of [`K2`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +30,7 @@ impl Default for K2Config {
 
 /// Ready VQs by class.
 #[derive(Debug, Default)]
-pub(crate) struct Classes {
+pub struct Classes {
     real_time: List,
     best_effort: List,
     links: Links,
@@ -137,10 +133,6 @@ impl ByFlow for K2 {
             list.rotate(links, flow);
         }
     }
-
-    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.flows.window.size());
-    }
 }
 
 #[cfg(test)]
@@ -148,7 +140,7 @@ mod tests {
     use io_model::{TenantId, VqId};
 
     use super::*;
-    use crate::Policy;
+    use policy::Policy;
 
     const T0: Nanos = Nanos(0);
     const WAIT: Next = Next::WaitUntil(Nanos::MAX);

@@ -1,10 +1,9 @@
 //! The event loop: deterministic, complete, and as long as its parts say.
 
-mod common;
-
-use common::{BEST_EFFORT, GUARANTEED, clean, reader, scenario, steady};
+use crate::common::{BEST_EFFORT, GUARANTEED, clean, reader, scenario, steady};
 use io_model::Nanos;
 use policy::PolicyConfig;
+use rivals::{LabConfig, MqfqConfig};
 use sim::{FREE, GuestCosts, HostCosts, Layout, PathCosts, Report, Scenario};
 
 fn json(report: &Report) -> String {
@@ -108,12 +107,11 @@ fn every_policy_drains_on_every_layout() {
         PolicyConfig::Passthrough,
         PolicyConfig::Lpns(policy::LpnsConfig::p5800x()),
         PolicyConfig::Fair(policy::FairConfig::p5800x()),
-        PolicyConfig::Mqfq(policy::MqfqConfig::default()),
-        PolicyConfig::Caps,
         PolicyConfig::Wrr(policy::ArbitratedConfig::wrr()),
         PolicyConfig::Drr(policy::ArbitratedConfig::drr()),
     ];
-    for policy in policies {
+    let rivals = [LabConfig::Mqfq(MqfqConfig::default()), LabConfig::Caps];
+    for policy in policies.map(LabConfig::from).into_iter().chain(rivals) {
         for layout in Layout::ALL {
             let report = clean(&Scenario { layout, policy: policy.clone(), ..scenario(tenants.clone()) });
             let busy = report.tenants.iter().all(|tenant| tenant.latency.count > 0);

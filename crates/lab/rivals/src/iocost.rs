@@ -16,13 +16,8 @@
 //! drive is full (here they wait in guests' queues).
 
 use io_model::{Nanos, Op};
-
-use crate::by_flow::ByFlow;
-use crate::cost::{COST_UNIT, Cost};
-use crate::flows::{Flows, Standing, Turns};
-use crate::lowest::Lowest;
-use crate::ready::{Links, List};
-use crate::{ConfigError, DriveFigures, Next, PollerShape, TenantReport, Terms};
+use policy::parts::{ByFlow, Flows, Links, List, Lowest, Standing, Turns};
+use policy::{COST_UNIT, ConfigError, Cost, DriveFigures, Next, PollerShape, TenantReport, Terms};
 
 /// Weight of a guaranteed tenant.
 const GUARANTEED_WEIGHT: u32 = 10;
@@ -75,7 +70,7 @@ const NEW: Tenant =
 
 /// Tenants and their clocks.
 #[derive(Debug)]
-pub(crate) struct Clocks {
+pub struct Clocks {
     /// The device's.
     now: u64,
     margin: u64,
@@ -257,7 +252,7 @@ impl IoCost {
             sum: 0.0,
             ring: List::default(),
             links: Links::default(),
-            ahead: Lowest::new(),
+            ahead: Lowest::default(),
             waits: false,
             tenants: Vec::new(),
         };
@@ -372,8 +367,9 @@ impl ByFlow for IoCost {
 mod tests {
     use io_model::{TenantId, VqId};
 
+    use policy::{Policy, TenantSlot, VqSlot};
+
     use super::*;
-    use crate::{Policy, TenantSlot, VqSlot};
 
     fn policy(weights: &[u32]) -> IoCost {
         let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };

@@ -14,14 +14,12 @@
 //! Left out: the network, several threads with a global bucket, reads that get cheaper while nobody writes.
 
 use io_model::{HwqId, Nanos, Op};
+use policy::parts::{ByFlow, Fair, Flows, Links, List, Standing, Turns};
+use policy::{
+    COST_UNIT, ConfigError, Cost, DriveFigures, LpnsConfig, Next, PollerShape, TenantReport, TenantSlot, Terms,
+};
 
-use super::bucket::Bucket;
-use crate::by_flow::ByFlow;
-use crate::cost::{COST_UNIT, Cost};
-use crate::fair::Fair;
-use crate::flows::{Flows, Standing, Turns};
-use crate::ready::{Links, List};
-use crate::{ConfigError, DriveFigures, LpnsConfig, Next, PollerShape, TenantReport, TenantSlot, Terms};
+use crate::bucket::Bucket;
 
 /// The share of commands that may be late.
 const LATE: f64 = 0.01;
@@ -64,7 +62,7 @@ impl ReflexConfig {
 
 /// Who could send: guaranteed tenants in turns, others by weight.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     guaranteed: List,
     links: Links,
     others: Fair,
@@ -138,7 +136,7 @@ impl Reflex {
         let order = Order {
             guaranteed: List::default(),
             links: Links::default(),
-            others: Fair::new(),
+            others: Fair::default(),
             is_guaranteed: Vec::new(),
         };
         let flows = Flows::new(order, shape.hwqs, shape.hwq_depth);
@@ -224,8 +222,9 @@ impl ByFlow for Reflex {
 mod tests {
     use io_model::{TenantId, VqId};
 
+    use policy::{Policy, VqSlot};
+
     use super::*;
-    use crate::{Policy, VqSlot};
 
     fn config() -> ReflexConfig {
         ReflexConfig { rate_iops: 1e6, alone: Nanos(10_000), cost: Cost::default() }

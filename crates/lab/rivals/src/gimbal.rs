@@ -17,13 +17,10 @@
 //! Left out: credits between hosts, and priorities that a tenant gives its own commands.
 
 use io_model::{HwqId, Nanos, Op};
+use policy::parts::{ByFlow, Fair, Flows, Standing, Turns};
+use policy::{COST_UNIT, ConfigError, DriveFigures, Next, PollerShape, TenantReport, TenantSlot, Terms};
 
-use super::bucket::Bucket;
-use crate::by_flow::ByFlow;
-use crate::cost::COST_UNIT;
-use crate::fair::Fair;
-use crate::flows::{Flows, Standing, Turns};
-use crate::{ConfigError, DriveFigures, Next, PolicyFigure, PollerShape, TenantReport, TenantSlot, Terms};
+use crate::bucket::Bucket;
 
 /// The least and the highest latency, in what a command takes alone.
 const LATENCIES: (f64, f64) = (3.3, 20.0);
@@ -113,7 +110,7 @@ struct Tenant {
 
 /// Who could send, by weight.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub struct Order {
     waiting: Fair,
     tenants: Vec<Tenant>,
     active: u64,
@@ -208,7 +205,7 @@ impl Gimbal {
         let are_ordered = config.least > Nanos(0) && config.highest > config.least;
         ConfigError::check(are_ordered, "highest", "must be above the least latency")?;
         ConfigError::check(config.dearest_write >= 1.0, "dearest_write", "must be at least 1")?;
-        let order = Order { waiting: Fair::new(), tenants: Vec::new(), active: 0 };
+        let order = Order { waiting: Fair::default(), tenants: Vec::new(), active: 0 };
         let delay = Delay { average_ns: 0.0, threshold_ns: config.highest.0 as f64 };
         let rate = config.first_rate.clamp(RATES.0, RATES.1);
         Ok(Self {
@@ -300,10 +297,6 @@ impl ByFlow for Gimbal {
         let is_fast = self.writes.average_ns < self.config.least.0 as f64;
         self.write_cost =
             if is_fast { (self.write_cost - CHEAPER).max(1.0) } else { f64::midpoint(self.write_cost, dearest) };
-    }
-
-    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, (self.flows.turns.slots_bytes() / 4096) as f64);
     }
 }
 

@@ -1,0 +1,13 @@
+//! Scenarios that are simulated, and what each tenant gets.
+
+mod bounds;
+mod common;
+mod contention;
+mod engine;
+mod faults;
+mod promised;
+mod rest;
+mod rivals_shared;
+mod several_pollers;
+mod shared_policies;
+mod weights;
