@@ -19,7 +19,7 @@ impl Lent {
         self.0.len()
     }
 
-    /// Lends a mapping, which lives until it is taken back (as [`DmaSpace`](nvme_driver::DmaSpace) asks of its callers).
+    /// Lends a mapping, which lives until it is taken back, as [`DmaSpace`](nvme_driver::DmaSpace) requires.
     pub fn add(&mut self, iova: u64, mapping: &Mapping) -> Result<(), Error> {
         if !mapping.is_writable() {
             return Err(Error::Memory("it can't be written".into()));

@@ -1,8 +1,8 @@
 //! Commands to a drive that the kernel's driver has (linux/nvme_ioctl.h): by a system call that waits for each, and as
 //! what an io_uring takes for I/O commands.
 //!
-//! The kernel lets only `CAP_SYS_ADMIN` send admin commands that change anything. I/O commands are for whoever has the
-//! namespace's character device open for writing, from Linux 6.2 on and where the drive says that it supports them.
+//! The kernel lets only `CAP_SYS_ADMIN` send admin commands that change anything. I/O commands take the namespace's
+//! character device, open for writing, from Linux 6.2 on and where the drive says that it supports them.
 
 use std::fs::File;
 use std::io;
@@ -155,7 +155,7 @@ pub fn try_io(device: &File, nsid: u32, block_bytes: u32) -> Result<(), Passthro
 /// What the command names of memory is its caller's to be read or written until this returns.
 fn request(device: &File, number: libc::c_ulong, passed: &mut PassthroughCommand) -> Result<(), PassthroughError> {
     // SAFETY: `passed` is a valid command, exclusively ours for the call, which returns only when the kernel is done
-    // with it; whoever made it named memory that is its own for as long.
+    // with it; its maker named memory that stays its own for that time.
     #[allow(unsafe_code)]
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), number, std::ptr::from_mut(passed)) };
     match answer {

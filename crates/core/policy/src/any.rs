@@ -59,8 +59,8 @@ impl OneOf {
     }
 }
 
-/// Implements [`Policy`](crate::Policy) for an enum of policies: each call goes to the one that it is, without a virtual
-/// call. For crates that have `io_model`.
+/// Implements [`Policy`](crate::Policy) for an enum of policies: a match calls the variant's policy, without a virtual
+/// call. For crates that depend on `io_model`.
 #[macro_export]
 macro_rules! one_of_policies {
     ($one_of:ident: $($one:ident),*) => {

@@ -11,7 +11,7 @@ pub trait ByFlow {
     /// The order among flows.
     type Turns: Turns;
 
-    /// Who waits where.
+    /// The flows, with their waiting VQs.
     fn flows(&self) -> &Flows<Self::Turns>;
 
     /// See [`flows`](Self::flows).

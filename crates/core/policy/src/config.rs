@@ -91,7 +91,7 @@ impl PolicyConfig {
         Ok(Limited::new(self.build_unlimited(shape)?))
     }
 
-    /// The same without limits.
+    /// Builds the policy without limits.
     ///
     /// # Errors
     /// As [`build`](Self::build).

@@ -25,7 +25,7 @@ impl<P> Limited<P> {
 }
 
 impl<P: Policy> Limited<P> {
-    /// Who waited long enough is held no more.
+    /// Releases tenants that have waited long enough.
     #[inline]
     fn release(&mut self, now: Nanos) {
         let Self { policy, limiter } = self;

@@ -1,7 +1,7 @@
 //! Types of the daemon's APIs, and clients for them. The daemon serves them.
 //!
-//! The API is HTTP on `api.sock`. [`NewDisk`] and others are the bodies, [`Rest`] is the client. [`Live`] is for pages that
-//! refresh each second, [`Snapshot`] has each tenant's statistics over one span.
+//! The API is HTTP on `api.sock`. [`NewDisk`] and others are the bodies, [`Rest`] is the client. [`Live`] is for pages
+//! that refresh each second, [`Snapshot`] has each tenant's statistics over one span.
 
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,7 @@ pub const MAX_SPAN_MS: u64 = 60_000;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct StatsAsked {
-    /// The next so many milliseconds, 60,000 at most. 0: since the daemon started.
+    /// Length of the span, which starts now, in milliseconds: at most 60,000. 0: since the daemon started.
     #[serde(default)]
     pub span_ms: u64,
 }

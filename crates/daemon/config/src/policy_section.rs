@@ -70,7 +70,7 @@ fn policy_name(value: &DeValue<'_>) -> Result<PolicyKind, Wrong> {
 /// What other names call them.
 pub const ABSENT: [(&str, &str); 1] = [("fairnvme", "write name = \"fair\"")];
 
-/// Notes the keys of a section that the policy of that name does not have, and who has them.
+/// Notes the keys of a section that the named policy does not have, and the policies that have them.
 pub fn forbid_others(sink: &mut Sink<'_>, section: &Section<'_, '_>, name: &str, all: &[(&str, &[&str])]) {
     let own = all.iter().find(|(other, _)| *other == name).map_or(&[][..], |(_, keys)| keys);
     for key in section.known.iter().filter(|key| **key != "name" && !own.contains(key)) {

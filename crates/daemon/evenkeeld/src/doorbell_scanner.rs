@@ -29,8 +29,8 @@ pub type Doorbells = Vec<(MappedU32, u32)>;
 const FIRST: Nanos = Nanos::from_millis(1);
 const AT_MOST: Nanos = Nanos::from_millis(20);
 
-/// From one look to the next, after a poller had nothing to do for `quiet`: a thousandth of that, within the bounds.
-/// Whoever was away for long waits a little longer, and an idle host seldom wakes up.
+/// The time between two looks, after a poller had nothing to do for `quiet`: 1/1000 of that, within the bounds. After a
+/// long pause a guest waits a little longer, and an idle host seldom wakes up.
 pub fn period(quiet: Nanos) -> Nanos {
     Nanos(quiet.0 / 1000).clamp(FIRST, AT_MOST)
 }

@@ -166,7 +166,7 @@ impl Asked {
         Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live, stats }
     }
 
-    /// One of the few places for those who wait. Whoever finds none is told `remedy`.
+    /// A permit to wait. Without one left, the client gets an error with `remedy`.
     pub(crate) fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
         self.waits.try_acquire().map_err(|_| {
             let title = format!("{MAX_WAITING} others wait already");

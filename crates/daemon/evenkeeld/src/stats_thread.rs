@@ -59,7 +59,7 @@ fn run(requests: &Receiver<Request>, daemon: &Handle, clock: Clock) {
     panics::drill();
     for request in requests {
         let Ok(drives) = daemon.describe() else { return };
-        // Who asked may have gone.
+        // The client may have gone.
         match request {
             Request::Begin(answer) => drop(answer.send(Marks::now(&drives, clock.now()))),
             Request::End(marks, answer) => drop(answer.send(marks.until(clock.now(), &drives))),

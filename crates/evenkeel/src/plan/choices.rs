@@ -18,8 +18,8 @@ pub struct Choice {
     pub priorities_assumed: bool,
 }
 
-/// The configured policy first, then all others with their defaults; or only the policy `only`. If a tenant has a floor,
-/// only policies that keep floors: the configuration is refused under others.
+/// The configured policy first, then all others with their defaults; or only the policy `only`. If a tenant has a
+/// floor, only policies that keep floors: the configuration is refused under others.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
     let configured = config.policy.kind();
     let kinds = std::iter::once(configured).chain(PolicyKind::ALL.into_iter().filter(|kind| *kind != configured));

@@ -45,7 +45,7 @@ impl Bucket {
         self.level = self.level.min(0.0);
     }
 
-    /// Whether somebody may take some.
+    /// Whether a tenant may take tokens.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.level > 0.0

@@ -11,7 +11,7 @@
 //!
 //! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed
 //! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](policy::Policy::wrr_weights) tells
-//! the weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
+//! the weights for R; the caller has to set them at the drive. On a drive without weighted round robin, or
 //! with HWQs whose classes were never set, commands flow freely, but *no shares are kept*.
 //!
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not
@@ -93,7 +93,7 @@ struct Tenant {
     last: Nanos,
     /// Its virtual time, in ticks.
     virtual_time: u64,
-    /// The same at the last period's end.
+    /// Its virtual time at the last period's end.
     before: u64,
     /// Ticks in this period by class: high, medium, low.
     used: [u64; 3],

@@ -6,13 +6,13 @@
 //! the highest latency, else halfway down to the average; above the highest one the rate is what the drive completes,
 //! and no tokens are left. A write costs as many tokens as it is thought to be dearer than a read: half a read less
 //! after each interval in which writes are fast, half the way back to the dearest otherwise. Tenants share that by
-//! weight, each with so many slots of 128 KiB with the drive as there are for those that are active.
+//! weight. Each active tenant has an equal number of slots of 128 KiB with the drive.
 //!
 //! It knows no targets: a guaranteed tenant is one of weight 1. The published latencies (250 µs and 1500 µs) are those
 //! of one flash drive, 3.3 and 20 times what a read takes alone there; here they are as many times the drive's own.
 //! Published, reads and writes have a bucket each; here it is one that writes take more from, since what a command is
 //! is known only once it is fetched, and so is an overdraft of one command. Shares are by start-time fair queueing
-//! instead of deficit round robin, and a slot is so many bytes, whichever of its commands end first.
+//! instead of deficit round robin, and a slot is a number of bytes, whichever of its commands end first.
 //!
 //! Left out: credits between hosts, and priorities that a tenant gives its own commands.
 
@@ -108,7 +108,7 @@ struct Tenant {
     in_flight: u64,
 }
 
-/// Who could send, by weight.
+/// The flows that could send, by weight.
 #[derive(Debug)]
 pub struct Order {
     waiting: Fair,

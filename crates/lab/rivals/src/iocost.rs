@@ -5,7 +5,7 @@
 //! one of its own, moved on by cost over its share with each command; it may send while its clock is not ahead of the
 //! device's. Who uses less than its share lends the rest: in each interval its weight in force falls to what it used
 //! and some more, and it has all of it again as soon as it would have to wait. The rate falls by some percent of itself
-//! while more of the drive's commands are late than may be, the more the longer that goes on, and rises while somebody
+//! while more of the drive's commands are late than may be, the more the longer that goes on, and rises while a tenant
 //! waits and none are.
 //!
 //! What operators set there follows from terms here: the latency is the strictest target, which 99 of 100 commands of
@@ -25,7 +25,7 @@ const GUARANTEED_WEIGHT: u32 = 10;
 const LATE: f64 = 0.01;
 /// The rate in parts of what the drive does under full load.
 const RATES: std::ops::RangeInclusive<f64> = 0.05..=2.0;
-/// Who uses less than this of its share lends; what it keeps beside what it used.
+/// A tenant that uses less than this part of its share lends. It keeps what it used, times `KEEPS`.
 const USES: f64 = 0.75;
 const KEEPS: f64 = 1.25;
 /// Device time that a tenant may have saved up, in ms at the full rate.
@@ -80,7 +80,7 @@ pub struct Clocks {
     links: Links,
     /// Those whose clocks are ahead.
     ahead: Lowest,
-    /// Somebody was held in this interval.
+    /// A tenant was held in this interval.
     waits: bool,
     tenants: Vec<Tenant>,
 }
@@ -291,7 +291,7 @@ impl IoCost {
         now + Nanos(waits_ns).max(SOONEST)
     }
 
-    /// Percent by which the rate changes after so many intervals.
+    /// Percent by which the rate changes after this number of intervals.
     fn step(intervals: u32) -> f64 {
         match intervals {
             0..4 => 0.0,

@@ -117,7 +117,7 @@ impl VirtualTime {
         }
     }
 
-    /// Who goes next, if anybody may.
+    /// The next flow, if one may send.
     fn front(&mut self) -> Option<u16> {
         let Self { starts, held, flows, .. } = self;
         if let Some((start, _)) = starts.first() {

@@ -60,7 +60,7 @@ impl ReflexConfig {
     }
 }
 
-/// Who could send: guaranteed tenants in turns, others by weight.
+/// The flows that could send: guaranteed tenants in turns, others by weight.
 #[derive(Debug)]
 pub struct Order {
     guaranteed: List,

@@ -402,7 +402,7 @@ pub fn served_after_change<P: Policy>(
     [0, 1].map(|tenant: usize| world.reports[tenant].completed - before[tenant])
 }
 
-/// Runs `test` over these policies and so many seeds, or over those that the environment names with `POLICY` and
+/// Runs `test` over these policies and this number of seeds, or over those that the environment names with `POLICY` and
 /// `POLICY_SEED`.
 pub fn each(names: &[&str], seeds: u64, test: impl Fn(&str, u64) + std::panic::RefUnwindSafe) {
     let only = std::env::var("POLICY").ok();

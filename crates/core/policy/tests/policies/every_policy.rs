@@ -39,7 +39,7 @@ fn arbitrated(most_weight: u32, random: &mut Rng) -> ArbitratedConfig {
     ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight }
 }
 
-/// A poller under the named policy, with so many guaranteed tenants.
+/// A poller under the named policy, with this number of guaranteed tenants.
 fn world(name: &str, seed: u64, guaranteed: u64) -> World<AnyPolicy> {
     World::new(seed, guaranteed, |random, shape| {
         let config = config(name, random);

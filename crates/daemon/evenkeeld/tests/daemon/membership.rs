@@ -194,7 +194,7 @@ impl World {
         self.done[2] += 1;
     }
 
-    /// Deletes a disk, whoever uses it. It may come again once what it had is wiped.
+    /// Deletes a disk, even while a client uses it. Its name is free again once its data is wiped.
     fn delete(&mut self, at: usize) {
         let disk = self.present.swap_remove(at);
         self.api.delete(&disk.name, Deletion { force: true, ..Deletion::default() }).unwrap();
@@ -274,7 +274,7 @@ fn play(policy: &'static str, seed: u64, changes: u32) {
         let _stop = Stop(&stop);
         let random = fastrand::Rng::with_seed(seed);
         let path = dir.path().to_owned();
-        let absent = (0..OTHERS).map(|at| other(at)).collect();
+        let absent = (0..OTHERS).map(other).collect();
         let api = Rest::new(api::api_path(&path));
         let mut world = World { api, dir: path, policy, absent, present: Vec::new(), random, done: [0; 4] };
         for _ in 0..changes {

@@ -47,7 +47,7 @@ fn rate(random: &mut Rng) -> f64 {
     random.u32(10_000..=2_000_000).into()
 }
 
-/// A poller under the named policy, with so many guaranteed tenants.
+/// A poller under the named policy, with this number of guaranteed tenants.
 fn world(name: &str, seed: u64, guaranteed: u64) -> World<LabPolicy> {
     World::new(seed, guaranteed, |random, shape| {
         let config = config(name, random);
