@@ -94,7 +94,7 @@ fn measure(files: &[(String, String)], budget: &Budget) -> Result<(Vec<Figure>, 
     let settings: toml::Table = text_of(files, ".cargo/config.toml")?.parse().context(".cargo/config.toml")?;
     let aliases = settings.get("alias").and_then(toml::Value::as_table).cloned().unwrap_or_default();
     let units = units::count(&units::commands_of_make("test")?, &aliases)?;
-    let figures = figures::figures(&sources, &shapes, crates, units)?;
+    let figures = figures::figures(&sources, &shapes, crates, units, words::count(Path::new(".")))?;
     let found = budget.compare(&figures, &shapes);
     Ok((figures, found))
 }

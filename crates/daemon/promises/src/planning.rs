@@ -133,7 +133,7 @@ mod tests {
                     [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\n\
                     priority = \"high\"\n\
                     [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\npriority = \"client\"\nqueues = 2\n\
-                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbssplit = \"4k/75:64k/25\"\niodepth = 8\n\
+                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbs = \"4k/75:64k/25\"\niodepth = 8\n\
                     numjobs = 4\n\
                     [[tenant]]\nname = \"log\"\nsize = \"4MiB\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
                     [[tenant]]\nname = \"bulk\"\nsize = \"4MiB\"\nw_bandwidth = \"5MiB/s\"\n[tenant.demand]\n\
