@@ -1,24 +1,32 @@
-//! What one daemon leaves of its clients and another one goes on with: the versions of it.
+//! The versions of the state that a daemon leaves of its clients, for the next daemon.
+//!
+//! A daemon leaves its own version. It goes on from that and from the version before, so clients survive an upgrade.
 
 use client_socket::keeping::wire;
-use nvme_controller::STATE_VERSION;
+use nvme_controller::{PREVIOUS_STATE_VERSION, STATE_VERSION};
 
 use crate::front_end::VIRTIO_STATE_VERSION;
 
 /// See [`Live::handover`](api::Live::handover).
 pub fn left() -> String {
-    format!("{STATE_VERSION}.{}.{VIRTIO_STATE_VERSION}", wire::VERSION)
+    with(STATE_VERSION)
 }
 
-/// Whether this program goes on where a daemon leaves that; says why, if it doesn't.
+/// The versions, with this version of controllers' states.
+fn with(state_version: u8) -> String {
+    format!("{state_version}.{}.{VIRTIO_STATE_VERSION}", wire::VERSION)
+}
+
+/// Whether this program goes on where a daemon leaves these versions; says why, if it doesn't.
 ///
 /// # Errors
-/// Another version's.
+/// Unknown versions.
 pub fn goes_on_with(theirs: &str) -> Result<(), String> {
-    let known = left();
-    if theirs == known {
+    let known = [PREVIOUS_STATE_VERSION, STATE_VERSION].map(with);
+    if known.iter().any(|known| known == theirs) {
         return Ok(());
     }
+    let known = known.join(" and ");
     Err(format!("what is known of its clients is of version {theirs:?}, and this program knows {known} alone"))
 }
 
@@ -28,9 +36,11 @@ mod tests {
 
     #[test]
     fn what_is_left_is_gone_on_with() {
-        assert_eq!(goes_on_with(&left()), Ok(()));
-        let newer = format!("{}.{}.{VIRTIO_STATE_VERSION}", STATE_VERSION + 1, wire::VERSION);
-        for others in [newer, String::new(), "4".into(), format!("{}.1", left()), format!(" {}", left())] {
+        for known in [left(), with(PREVIOUS_STATE_VERSION)] {
+            assert_eq!(goes_on_with(&known), Ok(()));
+        }
+        let (newer, older) = (with(STATE_VERSION + 1), with(PREVIOUS_STATE_VERSION - 1));
+        for others in [newer, older, String::new(), "4".into(), format!("{}.1", left()), format!(" {}", left())] {
             assert!(goes_on_with(&others).is_err(), "{others:?}");
         }
     }

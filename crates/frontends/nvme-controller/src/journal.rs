@@ -25,6 +25,7 @@ use nvme_spec::entry::SQE_BYTES;
 
 use crate::config::ControllerConfig;
 use crate::crash::{self, Swap};
+use crate::previous::{self, PREVIOUS_STATE_VERSION};
 use crate::queue::Cq;
 use crate::queues::QIDS;
 use crate::state::{ControllerState, STATE_VERSION, StateError, magic};
@@ -36,8 +37,9 @@ const TAILS: u64 = 64;
 const TAIL_BYTES: u64 = 64;
 /// The two copies of the state.
 const STATES: u64 = (TAILS + QIDS as u64 * TAIL_BYTES).next_multiple_of(4096);
-/// Room for a state that grows by a word for each queue: what comes after it keeps its place then.
-const STATE_BYTES: u64 = (size_of::<ControllerState>() as u64 + QIDS as u64 * 8).next_multiple_of(64);
+/// Room for a state of either version, so that all that follows has the same place.
+const STATE_BYTES: u64 = (previous::BYTES as u64).next_multiple_of(64);
+const _: () = assert!(size_of::<ControllerState>() as u64 <= STATE_BYTES);
 /// The tables of submission queues: words, then entries.
 const TABLES: u64 = (STATES + 2 * STATE_BYTES).next_multiple_of(4096);
 const WORD_BYTES: u64 = 8;
@@ -122,6 +124,11 @@ pub(crate) fn saved_state(journal: &Arc<Mapping>) -> Option<ControllerState> {
     let at = STATES + (in_force & 1) * STATE_BYTES;
     let mut state = ControllerState::zeroed();
     journal.read_at(at, bytemuck::bytes_of_mut(&mut state))?;
+    if state.magic == magic(PREVIOUS_STATE_VERSION) {
+        let mut bytes = [0; previous::BYTES];
+        journal.read_at(at, &mut bytes)?;
+        return Some(previous::read(&bytes));
+    }
     (state.magic == magic(STATE_VERSION)).then_some(state)
 }
 

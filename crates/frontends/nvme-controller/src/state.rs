@@ -16,7 +16,7 @@ use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
-/// Changes with the layout below, and with that of the journal. No other version is read.
+/// Changes with the layout below, and with that of the journal. The version before is read too.
 pub const STATE_VERSION: u8 = 5;
 
 /// "evenkeel", and the version.
