@@ -365,7 +365,7 @@ impl<T: Turns> Flows<T> {
         self.pool.at(slot)
     }
 
-    /// Like [`pick`](Self::pick), for a policy that chooses the HWQ (`0..hwqs`) of a slot.
+    /// The next command of a flow, where the policy chooses the HWQ (`0..hwqs`) of each slot.
     #[inline(always)] // As a call it costs `fair` 6 ns: what it returns is written in pieces and read at once.
     pub fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {

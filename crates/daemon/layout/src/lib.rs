@@ -17,6 +17,7 @@ mod file;
 mod layout;
 mod placement;
 mod plan;
+mod settings;
 mod space;
 
 pub use crash::CRASH_POINTS;

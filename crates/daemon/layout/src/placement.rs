@@ -3,6 +3,7 @@
 use io_model::Extents;
 use serde::{Deserialize, Serialize};
 
+use crate::settings;
 use crate::space::{self, Extent};
 
 /// One tenant's ranges, and what they hold.
@@ -149,6 +150,7 @@ impl From<Block> for Placement {
         let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
         let Block { zeroed_bytes, grows_from_bytes, .. } = block;
         let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
+        let settings = settings.map(|stored| settings::of_today(&stored).into_owned());
         Self { name, extents, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes, grows_from_bytes }
     }
 }
