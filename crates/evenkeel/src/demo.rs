@@ -1,4 +1,4 @@
-//! `evenkeel demo`: shows a promise being kept, or not, in less than a minute.
+//! `evenkeel demo`: shows a promise being kept, or not, in about five seconds.
 //!
 //! Each phase starts its own daemon (`serve` of this program) on the drive model and attaches tenants through their
 //! sockets. It then measures the guaranteed tenant alone, beside noisy neighbours under `passthrough`, and beside them
@@ -29,7 +29,7 @@ const NOISY: [&str; 3] = ["noisy-1", "noisy-2", "noisy-3"];
 const PHASES: [(&str, &str); 4] =
     [("alone", "passthrough"), ("contended", "passthrough"), ("contended", "lpns"), ("contended", "evenkeel")];
 
-/// Show a latency promise being kept, in less than a minute. Needs no root, no VM and no drive.
+/// Show a latency promise being kept, in about five seconds. Needs no root, no VM and no drive.
 ///
 /// A guaranteed tenant runs on a modelled drive: alone, then beside three noisy neighbours, without and with a policy.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ pub struct Args {
     json: bool,
 
     /// Seconds per phase, 1 to 600. There are four phases
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
 
     /// The latency promised to the guaranteed tenant, in microseconds, for 99 % of its commands
@@ -146,7 +146,7 @@ fn job(rw: Rw, block_bytes: u64, iodepth: u16, numjobs: u16, seconds: u64) -> Jo
         block_sizes: BlockSizes::fixed(block_bytes),
         iodepth,
         numjobs,
-        ramp_time: Duration::from_secs(1),
+        ramp_time: Duration::from_millis(250),
         runtime: Some(Duration::from_secs(seconds)),
         ..JobSpec::default()
     }

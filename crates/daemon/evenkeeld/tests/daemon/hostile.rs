@@ -11,7 +11,7 @@ use hostile::attacks::{ATTACKS, named};
 use hostile::siege;
 
 /// Of busy neighbours, and then of the attack.
-const SPAN: Duration = Duration::from_secs(2);
+const SPAN: Duration = Duration::from_secs(1);
 
 /// One siege at a time, whatever process it is in: they measure. Held until it is dropped.
 fn alone() -> File {

@@ -9,6 +9,7 @@ use crate::guest::agent::Agent;
 use crate::guest::host::{CHANNEL, CONSOLE, Host, VM};
 use crate::guest::inside::write_command;
 use crate::guest::lab::{Lab, complaints};
+use crate::guest::prepare::Qemu;
 use crate::guest::qemu::{Accel, BOOT_LIMIT, COMMAND_LIMIT, KERNEL_ARGUMENTS};
 use crate::guest::recipe::{self, Block};
 use crate::guest::required;
@@ -43,7 +44,7 @@ fn qemu_script(accel: Accel) -> String {
          -kernel {VM}/vmlinuz -initrd {VM}/initrd -append '{KERNEL_ARGUMENTS}' -serial file:{CONSOLE} \
          -chardev socket,id=agent,path={CHANNEL},server=on,wait=off -device virtio-serial-pci \
          -device virtserialport,chardev=agent,name=evenkeel.agent \"$@\"\n",
-        accel = accel.arguments().join(" ")
+        accel = accel.arguments(Qemu::Newest).join(" ")
     )
 }
 
