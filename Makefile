@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What tests boot: the dev build, which is there once the tests are built.
 programs = target/debug
 
-.PHONY: build demo check doc tools test test-all guest-test browser-test bench fuzz clean
+.PHONY: build demo check doc tools packager test test-all guest-test browser-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld --package keeper
@@ -26,6 +26,10 @@ tools:
 	@$(CARGO) nextest --version >/dev/null 2>&1 || CARGO_PROFILE_DEV_DEBUG=false $(CARGO) install \
 		--locked --debug --no-default-features cargo-nextest
 
+# What makes the Debian package, where it is missing.
+packager:
+	@command -v cargo-deb >/dev/null || $(CARGO) install --locked --debug cargo-deb
+
 # The daily tier: before each push, and what a newcomer runs. At most 15 minutes on two idle cores, 25 from nothing.
 test: check tools
 	$(CARGO) nextest run --workspace
@@ -33,7 +37,7 @@ test: check tools
 	EVENKEEL_BIN=$(programs)/evenkeel $(programs)/trials guest-test
 
 # Everything: at the end of a capability, and before a release. At most 75 minutes.
-test-all: check tools doc build
+test-all: check tools packager doc build
 	$(CARGO) clippy --package evenkeel-fuzz --features fuzzing --quiet -- -D warnings
 	$(CARGO) nextest run --workspace --profile all
 	$(CARGO) build --workspace --bins --tests --quiet
