@@ -248,7 +248,7 @@ impl Mapping {
         start..start + self.len_bytes
     }
 
-    /// Whether it is memory of our own that no peer can reach, see [`Mapping::anonymous`] and [`Mapping::huge`].
+    /// Whether it is memory of our own that no peer can reach, see [`Mapping::anonymous`].
     pub fn is_own(&self) -> bool {
         !self.is_shared
     }
@@ -320,9 +320,8 @@ impl Mapping {
         copied.map_err(|lost| self.fault(lost)).ok()
     }
 
-    /// Gives whole pages back to the system; they read as zeros afterwards. Partial pages at both
-    /// ends are zeroed by hand, as is all of [`Mapping::huge`], whose pages nobody else may get meanwhile. Only for
-    /// memory of these and of [`Mapping::anonymous`].
+    /// Gives whole pages back to the system; they read as zeros afterwards. Partial pages at both ends are zeroed by
+    /// hand. Only for memory of [`Mapping::anonymous`].
     pub fn discard(&self, offset: u64, len: u64) -> Option<()> {
         self.at(offset, len)?;
         if !self.writable {
