@@ -57,8 +57,6 @@ pub struct Mapping {
     /// is made of them.
     area: NonNull<u8>,
     area_bytes: usize,
-    /// See [`Mapping::huge`].
-    is_huge: bool,
     /// A peer can reach it, and take it away.
     is_shared: bool,
     /// An access found that the peer did take it away.
@@ -191,9 +189,9 @@ impl Mapping {
     /// This memory with a reference count of its own: threads that pin it per command would otherwise all write to the
     /// cache line of one counter.
     pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
-        let Self { base, len_bytes, writable, area, area_bytes, is_huge, is_shared, .. } = **owner;
+        let Self { base, len_bytes, writable, area, area_bytes, is_shared, .. } = **owner;
         let (is_lost, owner) = (AtomicBool::new(false), Some(Arc::clone(owner)));
-        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_huge, is_shared, is_lost, _share: None, owner })
+        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, _share: None, owner })
     }
 
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, rustix::io::Errno> {
@@ -207,7 +205,6 @@ impl Mapping {
             writable,
             area: base,
             area_bytes: len_bytes,
-            is_huge: false,
             is_shared: false,
             is_lost: AtomicBool::new(false),
             _share: None,
@@ -329,7 +326,7 @@ impl Mapping {
         }
         let end = offset + len;
         let (first, last) = (offset.next_multiple_of(4096).min(end), (end & !4095).max(offset));
-        if first < last && !self.is_huge {
+        if first < last {
             self.fill_zero(offset, first - offset);
             self.fill_zero(last, end - last);
             let start = self.at(first, last - first)?;
