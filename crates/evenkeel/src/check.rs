@@ -16,6 +16,10 @@ pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
+    /// Take what this drive holds for nothing, as `serve --discard-content` would.
+    #[arg(long, value_name = "DRIVE")]
+    discard_content: Vec<String>,
+
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -29,7 +33,7 @@ struct Checked {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let loaded = Drives::load(&args.config)?;
+    let loaded = Drives::load(&args.config)?.discard_content(&args.discard_content)?;
     let (ready, _) = ready::prepare(loaded)?;
     let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     let mut out = std::io::stdout().lock();

@@ -107,6 +107,11 @@ struct Add {
     #[arg(long, value_name = "HOW")]
     wipe: Option<String>,
 
+    /// Have new disks take the place of what the drive holds, although no layout file describes that. Destroys it.
+    /// Say the drive's name once more
+    #[arg(long, value_name = "NAME")]
+    discard_content: Option<String>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -187,8 +192,14 @@ fn run_add(add: Add) -> Result<()> {
         queues,
         policy,
         wipe,
+        discard_content,
         daemon,
     } = add;
+    if let Some(other) = discard_content.as_ref().filter(|named| **named != name) {
+        let title = format!("--discard-content {other} names another drive than {name}");
+        return Err(Problem::new(422, "invalid", title, format!("write --discard-content {name}")).into());
+    }
+    let discard_content = discard_content.is_some();
     let daemon_at = Rest::new(&daemon.socket);
     let others = daemon_at.drives()?;
     // A drive that is there already is requested again. The daemon has it open, so it can't be opened here.
@@ -206,8 +217,20 @@ fn run_add(add: Add) -> Result<()> {
     let at = path.as_ref().map(|path| path.display().to_string());
     let function = address.filter(|_| !is_there).map(function).transpose()?;
     let address = address.map(|address| address.to_string());
-    let drive =
-        NewDrive { name, backend, path: at, address, nsid, command_timeout, size, profile, queues, policy, wipe };
+    let drive = NewDrive {
+        name,
+        backend,
+        path: at,
+        address,
+        nsid,
+        command_timeout,
+        size,
+        profile,
+        queues,
+        policy,
+        wipe,
+        discard_content,
+    };
     let function = function.iter().flat_map(|its| [&its.container, &its.group, &its.device]).map(AsFd::as_fd);
     let handed_over: Vec<_> = opened.iter().map(|opened| opened.file.as_fd()).chain(function).collect();
     let added = daemon_at.add_drive(&drive, &handed_over);

@@ -120,6 +120,13 @@ pub(crate) fn claim(args: &Args) -> Result<()> {
     let outcome = Host::this().claim(args.address, args.dry_run).map_err(problem)?;
     let address = args.address;
     let mut told = steps(args, &outcome, &format!("{address} is claimed: vfio-pci has it"));
+    for (path, content) in &outcome.contents {
+        told += &format!(
+            "{} holds {content}. It is kept: `serve` and `drive add` refuse the drive, unless a layout file says whose \
+             that is, or --discard-content.\n",
+            path.display()
+        );
+    }
     if let Function::Virtual { of, .. } = outcome.before.function {
         told += &format!("Its namespaces may be those of {of} too: see that nobody uses them there.\n");
     }

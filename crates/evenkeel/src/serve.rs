@@ -32,6 +32,10 @@ pub struct Args {
     #[arg(long)]
     no_keeper: bool,
 
+    /// Have new disks take the place of what this drive holds, although no layout file describes that. Destroys it.
+    #[arg(long, value_name = "DRIVE")]
+    discard_content: Vec<String>,
+
     /// Least level of log messages: error, warn or info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -51,6 +55,7 @@ pub fn run(args: &Args) -> Result<Infallible> {
     daemon.args(args.json.then_some("--json"));
     daemon.args(args.unconfined.then_some("--unconfined"));
     daemon.args(args.no_keeper.then_some("--no-keeper"));
+    args.discard_content.iter().for_each(|drive| _ = daemon.args(["--discard-content", drive]));
     args.log_level.iter().for_each(|level| _ = daemon.args(["--log-level", level]));
     args.log_format.iter().for_each(|format| _ = daemon.args(["--log-format", format]));
     daemon.arg(&args.config);

@@ -105,6 +105,9 @@ pub struct NewDrive {
     /// How deleted disks are overwritten with zeros: `overwrite` or `write-zeroes`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wipe: Option<String>,
+    /// New disks take the place of what the drive holds, although no layout file describes that. Destroys it.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub discard_content: bool,
 }
 
 impl NewDrive {
@@ -115,7 +118,7 @@ impl NewDrive {
     pub fn to_section(&self, layout_file: Option<&Path>) -> Result<String, toml::ser::Error> {
         let policy =
             self.policy.as_ref().map(|name| toml::Table::from_iter([("name".to_owned(), name.as_str().into())]));
-        let mut section = toml::Table::try_from(Self { policy: None, ..self.clone() })?;
+        let mut section = toml::Table::try_from(Self { policy: None, discard_content: false, ..self.clone() })?;
         // With `nofail` the daemon serves its other drives if this one is missing at the next start.
         section.extend(layout_file.map(|_| ("nofail".to_owned(), true.into())));
         section.extend(layout_file.map(|path| ("layout_file".to_owned(), path.display().to_string().into())));

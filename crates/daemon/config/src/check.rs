@@ -324,6 +324,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         nofail,
         layout_file,
         wipe: wipe?,
+        discard_content: false,
     })
 }
 

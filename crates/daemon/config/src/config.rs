@@ -94,6 +94,8 @@ pub struct Device {
     pub layout_file: Option<PathBuf>,
     /// How what deleted disks leave becomes zeros.
     pub wipe: WipeBy,
+    /// New disks take the place of what the drive holds. The command line names such a drive, never the file.
+    pub discard_content: bool,
 }
 
 /// How the wiper makes zeros of what a deleted disk left. Three passes are written whatever is said here.

@@ -13,7 +13,7 @@ use toml::de::DeTable;
 use crate::added::{self, AddedDrives};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
-use crate::host::{HostReport, Survey};
+use crate::host::{Content, HostReport, Survey};
 use crate::namespace;
 use crate::nearest::nearest;
 use crate::prepare::{layout_problem, no_room_left};
@@ -163,8 +163,8 @@ pub struct Drives {
 pub enum HandedOver<'a> {
     /// It has neither file nor device.
     Nothing,
-    /// A file or block device, open.
-    File(&'a File),
+    /// A file or block device, open, and what it [holds](crate::content_of).
+    File(&'a File, Option<&'a Content>),
     /// A drive without the kernel, as it describes itself.
     Nvme(&'a Survey),
 }
@@ -199,17 +199,26 @@ impl Found {
     /// It is no such drive, its layout can't be read, or it holds data that no layout knows.
     pub fn handed_over(config: Config, opened: HandedOver<'_>) -> Result<Self, ConfigErrors> {
         let host = match opened {
-            HandedOver::File(opened) => config.check_opened(opened)?,
+            HandedOver::File(opened, content) => config.check_opened(opened, content.cloned())?,
             HandedOver::Nvme(survey) => config.check_surveyed(survey)?,
             HandedOver::Nothing => config.of_no_file(),
         };
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
-        if host.holds_data && file.layout().is_none() {
-            let what = format!("{} holds data, and no layout file says whose", host.device.path);
-            let remedy = "use an empty drive, or declare it in the configuration file with its tenants' offsets";
-            return Err(ConfigErrors::one(config.file(), what, remedy));
+        let mut found = Self { config, host, file };
+        if found.config.device.discard_content {
+            found.host.content = None;
         }
-        Ok(Self { config, host, file })
+        match found.unknown_content() {
+            None => Ok(found),
+            Some(what) => {
+                let remedy = format!(
+                    "to serve it, declare it in the configuration file with its tenants' offsets; to have new disks \
+                     there, which destroys it, add --discard-content {}",
+                    found.config.device.name
+                );
+                Err(ConfigErrors::one(found.config.file(), what, remedy))
+            }
+        }
     }
 
     /// The existing layout. `None`: the drive has none yet.
@@ -235,6 +244,23 @@ impl Found {
 }
 
 impl Drives {
+    /// New disks take the place of what these drives hold: of that only who starts the daemon may decide.
+    ///
+    /// # Errors
+    /// There is no drive of a name.
+    pub fn discard_content(mut self, names: &[String]) -> Result<Self, ConfigErrors> {
+        for name in names {
+            let all: Vec<&str> = self.each.iter().map(|config| &*config.device.name).collect();
+            let remedy = format!("the file's drives are: {}", all.join(", "));
+            let Some(config) = self.each.iter_mut().find(|config| config.device.name == *name) else {
+                let file = self.each.first().map_or(Path::new(""), |config| config.file());
+                return Err(ConfigErrors::one(file, format!("--discard-content {name} names no drive"), remedy));
+            };
+            config.device.discard_content = true;
+        }
+        Ok(self)
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

@@ -78,8 +78,8 @@ pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};
 pub use frontend::{Frontend, Mode, Serving, Threads};
 pub use host::{
-    AllowedCpus, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, drive_id, in_use, layout_of_nvme,
-    mark_image, nvme_character_device,
+    AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, content_of, drive_id, in_use,
+    layout_of_nvme, mark_image, nvme_character_device,
 };
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;

@@ -88,7 +88,7 @@ impl Config {
         self.refuse_smaller_than(Some(block_bytes), recorded)?;
         match (&self.device.backend, recorded, lock.file()) {
             (Backend::File { .. }, Some(recorded), Some(opened)) => {
-                self.plan_layout(&self.check_opened(opened)?.device, Some(recorded)).map(drop)
+                self.plan_layout(&self.check_opened(opened, None)?.device, Some(recorded)).map(drop)
             }
             // To ask the drive itself could make everybody wait.
             (Backend::Block { .. } | Backend::Nvme { .. }, Some(recorded), _) => {

@@ -57,11 +57,11 @@ impl Found {
         }
         self.refuse_unknown_content()?;
         self.refuse_lost_image()?;
+        let import = self.file.path().and(self.unknown_content());
         let Self { config, host, file } = self;
-        let is_import = host.holds_data && file.path().is_some() && file.layout().is_none();
         if host.to_create || file.path().is_none() {
             layout.is_all_zeros();
-        } else if is_import {
+        } else if import.is_some() {
             layout.accept_content();
         }
         let mut warnings = config.warnings.clone();
@@ -70,8 +70,7 @@ impl Found {
             warnings.push(Config::is_detached(name));
         }
         warnings.extend(host.warnings.iter().cloned());
-        if is_import {
-            let what = unknown_content(&host);
+        if let Some(what) = import {
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
             let remedy = "the tenants see what is there, at the offsets that the configuration gives".to_owned();
             warnings.push(Problem { place, what, remedy });
@@ -89,17 +88,18 @@ impl Found {
 
     /// Refuses a drive whose data no layout knows, unless every tenant names its range.
     fn refuse_unknown_content(&self) -> Result<(), ConfigErrors> {
-        let Self { config, host, file } = self;
-        let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) else { return Ok(()) };
+        let Self { config, file, .. } = self;
+        let (Some(what), Some(path)) = (self.unknown_content(), file.path()) else { return Ok(()) };
         if !config.is_added() && config.tenants.iter().all(|tenant| tenant.offset.is_some()) {
             return Ok(());
         }
         let remedy = format!(
             "if Evenkeel used it before, restore {}; to serve what is there, write offset = \"…\" in each [[tenant]]; \
-             else use an empty drive",
-            path.display()
+             to have new disks there, which destroys it, add --discard-content {}",
+            path.display(),
+            config.device.name
         );
-        Err(config.path_error(unknown_content(host), remedy))
+        Err(config.path_error(what, remedy))
     }
 
     /// Refuses to create an image in place of one with data.
@@ -123,8 +123,12 @@ pub(crate) fn no_room_left(config: &Config, file: &LayoutFile) -> Option<Problem
     })
 }
 
-fn unknown_content(host: &HostReport) -> String {
-    format!("{} holds data, and no layout file says whose", host.device.path)
+impl Found {
+    /// The data of a drive that no layout describes, in words.
+    pub(crate) fn unknown_content(&self) -> Option<String> {
+        let content = self.host.content.as_ref().filter(|_| self.file.layout().is_none())?;
+        Some(format!("{} holds {content}, and no layout file says whose", self.host.device.path))
+    }
 }
 
 impl Prepared {

@@ -37,7 +37,7 @@ pub enum ThreadKind {
     Drive,
     /// Zeroes ranges of the drive.
     Zeroing,
-    /// Reads the configuration file again.
+    /// Reads the configuration file again, or what a new drive holds.
     OwnFile,
     /// Keeps summaries of what tenants got, in files.
     History,

@@ -12,7 +12,7 @@ use std::thread;
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::{Level, Sink};
 use config::{
-    AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile,
+    AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile, content_of,
     is_same_drive_as, same_drive,
 };
 use confine::ThreadKind;
@@ -41,30 +41,40 @@ struct Wanted {
 }
 
 impl Owner {
-    /// Serves one more drive. One without the kernel is brought up first, which nobody else is to wait for.
+    /// Serves one more drive. It is brought up, and what it holds is read, by a thread that only this client waits for.
     pub(crate) fn begin_to_add_drive(
         &mut self,
         new: Box<NewDrive>,
         handed_over: Vec<OwnedFd>,
         reply: Reply<Result<Drive, Problem>>,
     ) {
-        if new.backend != "nvme" || handed_over.is_empty() {
-            let file = handed_over.into_iter().next().map(File::from);
-            return reply(self.add_drive(&new, file.map_or(HandedIn::Nothing, HandedIn::File)));
-        }
         let handle = self.common.handle.clone();
-        match self.to_be_brought_up(&new, handed_over) {
-            Ok((config, opened)) => {
-                let bring_up = move || {
+        let open: Box<dyn FnOnce() -> Result<HandedIn, Problem> + Send> = if new.backend == "nvme" {
+            let wanted = (!handed_over.is_empty()).then(|| self.to_be_brought_up(&new, handed_over));
+            match wanted {
+                None => return reply(self.add_drive(&new, HandedIn::Nothing)),
+                Some(Err(problem)) => return reply(Err(problem)),
+                Some(Ok((config, opened))) => Box::new(move || {
                     threads::enter(ThreadKind::Drive);
-                    let opened = bring_up(&config, opened);
-                    handle.tell(Command::Disk(DiskCommand::DriveOpened(new, opened, reply)));
-                };
-                // Without a thread the reply is dropped: there is no answer.
-                let _ = thread::Builder::new().name("nvme-new".into()).spawn(bring_up);
+                    bring_up(&config, opened)
+                }),
             }
-            Err(problem) => reply(Err(problem)),
-        }
+        } else {
+            let Some(file) = handed_over.into_iter().next().map(File::from) else {
+                return reply(self.add_drive(&new, HandedIn::Nothing));
+            };
+            let is_discarded = new.discard_content;
+            Box::new(move || {
+                threads::enter(ThreadKind::OwnFile);
+                look_into(file, is_discarded)
+            })
+        };
+        let open = move || {
+            let opened = open();
+            handle.tell(Command::Disk(DiskCommand::DriveOpened(new, opened, reply)));
+        };
+        // Without a thread the reply is dropped: there is no answer.
+        let _ = thread::Builder::new().name("drive-new".into()).spawn(open);
     }
 
     /// What was handed over of a drive without the kernel, and what is to be known of it to bring it up.
@@ -113,7 +123,8 @@ impl Owner {
             let remedy = "make that directory, or write another state_dir, and start the daemon again";
             return Err(Problem::new(409, "no-state-dir", title, remedy));
         }
-        let config = self.config_of_new(&new.name, &to_be)?;
+        let mut config = self.config_of_new(&new.name, &to_be)?;
+        config.device.discard_content = new.discard_content;
         layout_file.map_or(Ok(()), remove_left_behind)?;
         let opened = self.open(config, opened)?;
         self.refuse_names_of(&opened)?;
@@ -306,8 +317,8 @@ impl Owner {
     /// Opens what was handed over, with nobody on it.
     fn open(&self, config: Config, opened: HandedIn) -> Result<OpenedDrive, Problem> {
         let (file, handed_over) = match (&config.device.backend, &opened) {
-            (Backend::File { .. } | Backend::Block { .. }, HandedIn::File(file)) => {
-                (Some(file), HandedOver::File(file))
+            (Backend::File { .. } | Backend::Block { .. }, HandedIn::File(file, content)) => {
+                (Some(file), HandedOver::File(file, content.as_ref()))
             }
             (Backend::Nvme { .. }, HandedIn::Nvme(surveyed)) => (None, HandedOver::Nvme(&surveyed.survey)),
             (Backend::Memory | Backend::Null | Backend::Model { .. }, HandedIn::Nothing) => (None, HandedOver::Nothing),
@@ -377,6 +388,15 @@ fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Proble
     let Backend::Nvme { nsid, command_timeout, .. } = &config.device.backend else { return Err(broken()) };
     let surveyed = nvme_drive::survey(&config.device.name, opened, *nsid, *command_timeout);
     surveyed.map(|surveyed| HandedIn::Nvme(Box::new(surveyed))).map_err(|error| not_usable(&error))
+}
+
+/// What an image or a block device holds, unless that is to be discarded.
+fn look_into(file: File, is_discarded: bool) -> Result<HandedIn, Problem> {
+    let content = if is_discarded { Ok(None) } else { content_of(&file) };
+    let content = content.map_err(|error| {
+        Problem::new(409, "not-usable", format!("the drive can't be read: {error}"), "check the drive (`dmesg`)")
+    })?;
+    Ok(HandedIn::File(file, content))
 }
 
 /// A drive that comes back must be what it was: the next start opens what is recorded of it. `is_as_added`: it is added

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
 use backend_nvme::{LastHealth, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
-use config::Config;
+use config::{Config, Content};
 use io_model::{Backend, QueuePriority, WrrWeights};
 use policy::{PolicyConfig, PollerShape};
 use poller::{Board, Poller};
@@ -312,8 +312,8 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
 pub enum HandedIn {
     /// There is nothing to be opened.
     Nothing,
-    /// A file or block device.
-    File(File),
+    /// A file or block device, and what it holds.
+    File(File, Option<Content>),
     /// A drive without the kernel, which is up.
     Nvme(Box<SurveyedNvme>),
 }
@@ -325,8 +325,8 @@ pub enum HandedIn {
 pub fn open_over(config: &Config, profile: &Profile, size_bytes: u64, opened: HandedIn) -> Result<Box<dyn AnyDrive>> {
     let over = |file: File, path: &Path, kind| Ok(Box::new(UringDrive::over(file, path, kind)?) as Box<dyn AnyDrive>);
     match (&config.device.backend, opened) {
-        (config::Backend::File { path, .. }, HandedIn::File(file)) => over(file, path, Kind::File),
-        (config::Backend::Block { path, .. }, HandedIn::File(file)) => over(file, path, Kind::Block),
+        (config::Backend::File { path, .. }, HandedIn::File(file, _)) => over(file, path, Kind::File),
+        (config::Backend::Block { path, .. }, HandedIn::File(file, _)) => over(file, path, Kind::Block),
         (config::Backend::Nvme { .. }, HandedIn::Nvme(opened)) => Ok(Box::new(opened.drive)),
         _ => open_configured(config, profile, size_bytes),
     }

@@ -69,7 +69,7 @@ pub fn survey(name: &str, opened: VfioDescriptors, nsid: u32, command_timeout: N
     let address = opened.address;
     let look = || {
         let mut controller = Controller::start(VfioDevice::from_descriptors(opened)?)?;
-        let survey = Survey::of(&mut controller, nsid)?;
+        let survey = Survey::of(&mut controller, nsid, |_| false)?;
         let drive = NvmeDrive::over(controller, options(nsid, command_timeout))?;
         Ok::<_, StartError>(SurveyedNvme { drive: ServedNvme::new(name, drive), survey })
     };

@@ -46,6 +46,10 @@ pub struct Args {
     #[arg(long)]
     no_keeper: bool,
 
+    /// Have new disks take the place of what this drive holds, although no layout file describes that. Destroys it.
+    #[arg(long, value_name = "DRIVE")]
+    discard_content: Vec<String>,
+
     /// Least level of log messages: off, error, warn or info. Debug and trace are the same as info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
@@ -87,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     open_files::make_room();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
-    let (ready, absent) = ready::prepare(Drives::load(&args.config)?)?;
+    let (ready, absent) = ready::prepare(Drives::load(&args.config)?.discard_content(&args.discard_content)?)?;
     let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level, args.log_format);

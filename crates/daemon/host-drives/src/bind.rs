@@ -4,9 +4,10 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::in_use::{InUse, LockError, lock};
+use config::{Content, content_of};
 use nvme_driver::PciAddress;
 use rustix::fs::OFlags;
 
@@ -34,6 +35,8 @@ pub struct Outcome {
     pub steps: Vec<Step>,
     /// The drive as it was before.
     pub before: NvmeDevice,
+    /// What its disks held when they were taken from the kernel, as far as that could be read.
+    pub contents: Vec<(PathBuf, Content)>,
 }
 
 /// A step for people.
@@ -63,18 +66,23 @@ impl Host {
     /// Binds a drive to vfio-pci.
     pub(crate) fn bind(&self, before: NvmeDevice, dry_run: bool) -> Result<Outcome, Refused> {
         if before.driver.as_deref() == Some(VFIO) {
-            return Ok(Outcome { steps: Vec::new(), before });
+            return Ok(Outcome { steps: Vec::new(), before, contents: Vec::new() });
         }
         self.may_claim(&before)?;
         let unbind = before.driver.clone().map(Step::Unbind);
         let steps: Vec<Step> = [Step::Prefer(Some(VFIO))].into_iter().chain(unbind).chain([Step::Probe]).collect();
         // Held until the kernel's driver has let go, so that nobody mounts anything in between.
         let held = self.hold(&before.disks)?;
+        let content = |disk: &BlockDevice| {
+            let content = File::open(&disk.path).and_then(|disk| content_of(&disk)).ok()??;
+            Some((disk.path.clone(), content))
+        };
+        let contents = before.disks.iter().filter_map(content).collect();
         if !dry_run {
             self.carry_out(&before, &steps, VFIO)?;
         }
         drop(held);
-        Ok(Outcome { steps, before })
+        Ok(Outcome { steps, before, contents })
     }
 
     /// Gives a claimed drive back to the kernel. Done once more it does nothing. `dry_run`: only says what it would do.
@@ -88,7 +96,7 @@ impl Host {
         let preferred = text(&self.directory(address).join("driver_override")).unwrap_or_default();
         let is_claimed = before.driver.as_deref() == Some(VFIO) || preferred == VFIO;
         if !is_claimed {
-            return Ok(Outcome { steps: Vec::new(), before });
+            return Ok(Outcome { steps: Vec::new(), before, contents: Vec::new() });
         }
         let held = self.hold_group(&before)?;
         let unbind = before.driver.clone().map(Step::Unbind);
@@ -97,7 +105,7 @@ impl Host {
             self.carry_out(&before, &steps, NVME)?;
         }
         drop(held);
-        Ok(Outcome { steps, before })
+        Ok(Outcome { steps, before, contents: Vec::new() })
     }
 
     /// A dry run changes nothing, and waits for nobody.
@@ -300,6 +308,19 @@ mod tests {
         assert_eq!(outcome.steps, [Step::Prefer(Some(VFIO)), unbind, Step::Probe]);
         assert_eq!(made.read("sys/bus/pci/drivers/nvme/unbind"), "");
         assert_eq!(made.read(&format!("sys/bus/pci/devices/{DRIVE}/driver_override")), "(null)\n");
+    }
+
+    #[test]
+    fn a_claim_says_what_the_disks_hold() {
+        let made = Made::new();
+        made.drive(DRIVE);
+        let node = made.host().dev.join("nvme0n1");
+        let mut start = vec![0; 1 << 20];
+        start[1080..1082].copy_from_slice(b"\x53\xef");
+        std::fs::write(&node, start).expect("written");
+        let outcome = made.host().claim(address(DRIVE), true).expect("it could be claimed");
+        let told: Vec<String> = outcome.contents.iter().map(|(path, it)| format!("{}: {it}", path.display())).collect();
+        assert_eq!(told, [format!("{}: an ext2, ext3 or ext4 file system at byte 1080", node.display())]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Every back end serves I/O through the binary.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,6 +8,7 @@ use crate::disks::{done, refused};
 use crate::drive_errors::SmallDisk;
 use crate::guest::pattern;
 use crate::harness::{Home, errors, run};
+use crate::several_drives::ask;
 
 const TENANTS: &str = "[policy]\nname = \"lpns\"\n\
                        [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
@@ -150,6 +152,53 @@ fn a_block_device_with_sectors_of_512() {
 #[test]
 fn a_block_device_with_sectors_of_4096() {
     a_block_device(4096);
+}
+
+/// Only here: the daemon zeroes a file system that begins beyond the part that was looked at.
+#[test]
+fn a_drive_that_holds_data_is_never_taken_as_empty() {
+    const LEN_BYTES: u64 = 1 << 30;
+    let home = Home::new();
+    let image = home.path("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(LEN_BYTES).unwrap();
+    let Some(device) = LoopDevice::over(&image, 512) else { return };
+    let at = device.0.to_str().unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(at).unwrap();
+    let own = format!("[device]\nbackend = \"block\"\npath = {at:?}\n{TENANTS}");
+    let own =
+        home.write_config("own.toml", &format!("runtime_dir = \"HOST/run2\"\nstate_dir = \"HOST/state2\"\n{own}"));
+    let own = own.to_str().unwrap();
+    home.configure(&format!("[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n{TENANTS}"));
+    let daemon = home.serve();
+    let add = ["drive", "add", "new", "--backend", "block", "--path", at];
+    for (offset_bytes, data, kind) in [
+        (0x1_0040, b"_BHRfS_M".to_vec(), "a Btrfs file system at byte 65600"),
+        (LEN_BYTES - 512, b"EFI PART".to_vec(), "the copy of a GPT partition table"),
+        (LEN_BYTES / 2, vec![7; 1 << 20], "holds data at byte "),
+    ] {
+        file.write_all_at(&data, offset_bytes).unwrap();
+        for output in [run(&["check", own]), run(&["serve", own]), ask(&home, &add)] {
+            let told = errors(&output);
+            assert_eq!(output.status.code(), Some(2), "{told}");
+            assert!(told.contains(kind) && told.contains("add --discard-content "), "{told}");
+        }
+        let mut found = vec![0; data.len()];
+        file.read_exact_at(&mut found, offset_bytes).unwrap();
+        assert_eq!(found, data);
+        file.write_all_at(&vec![0; data.len()], offset_bytes).unwrap();
+    }
+    file.write_all_at(b"_BHRfS_M", 0x1_0040).unwrap();
+    let told = errors(&run(&["check", own, "--discard-content", "sda"]));
+    assert!(told.contains("--discard-content sda names no drive; the file's drives are: device"), "{told}");
+    let told = errors(&ask(&home, &[&add[..], &["--discard-content", "device"]].concat()));
+    assert!(told.contains("names another drive than new; write --discard-content new"), "{told}");
+    assert!(run(&["check", own, "--discard-content", "device"]).status.success());
+    // What disks are made of is zeroed first, as ever.
+    let output = ask(&home, &[&add[..], &["--discard-content", "new"]].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    done(&home, "create a --size 8MiB --drive new --wait");
+    assert!(home.attach("a").read(0, 2048).unwrap().iter().all(|byte| *byte == 0));
+    daemon.stop();
 }
 
 #[test]

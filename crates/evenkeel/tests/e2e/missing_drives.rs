@@ -236,7 +236,7 @@ fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
         // It holds data, and nobody knows whose.
         OpenOptions::new().write(true).open(&image).unwrap().write_all(&[7]).unwrap();
         fs::remove_file(&layout).unwrap();
-        serves_without(&home, drive, "holds data, and no layout file says whose").stop();
+        serves_without(&home, drive, "no layout file says whose").stop();
         // Half a layout.
         fs::write(&layout, &recorded[..recorded.len() / 2]).unwrap();
         serves_without(&home, drive, "is damaged").stop();

@@ -1,6 +1,6 @@
 //! A look at a block device, and at what else the kernel has of it.
 
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use super::image_id::ImageMarks;
 use super::in_use::InUse;
-use super::{Found, block_size, id_at, kind_of, look_at, open_unclaimed, sys_of};
+use super::{Found, block_size, content_of, id_at, kind_of, open_unclaimed, sys_of};
 use crate::config::Config;
 use crate::problem::Sink;
 
@@ -107,16 +107,21 @@ impl Config {
                 return None;
             }
         };
-        let (len_bytes, holds_data) = match look_at(drive) {
+        let marks = ImageMarks { id: id_at(&sys), start: None };
+        let is_known = self.is_known(&canonical, marks.id.clone());
+        let look = || {
+            let content = if is_known { None } else { content_of(&drive)? };
+            Ok::<_, io::Error>(((&drive).seek(SeekFrom::End(0))?, content))
+        };
+        let (len_bytes, content) = match look() {
             Ok(found) => found,
             Err(e) => {
                 sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check the drive (`dmesg`)");
                 return None;
             }
         };
-        let marks = ImageMarks { id: id_at(&sys), start: None };
         let block_bytes = block_size::of_device(&sys);
-        Some(Found { path: canonical, marks, len_bytes, to_create: false, holds_data, block_bytes })
+        Some(Found { path: canonical, marks, len_bytes, to_create: false, content, block_bytes })
     }
 }
 

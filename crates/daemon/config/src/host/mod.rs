@@ -3,6 +3,7 @@
 mod accounts;
 mod block;
 mod block_size;
+mod content;
 mod cpus;
 mod directories;
 mod files;
@@ -13,18 +14,19 @@ mod sockets;
 mod token;
 
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io_model::units::Size;
-use layout::DeviceIdentity;
+use layout::{DeviceIdentity, LayoutFile};
 use rustix::fs::{Access, OFlags, access};
 
 pub use self::accounts::Identity;
 use self::accounts::owners;
 pub use self::block::nvme_character_device;
+pub use self::content::{Content, content_of};
 pub use self::cpus::{AllowedCpus, warn_crowded};
 use self::directories::open_safe;
 pub use self::files::{MORE_OPEN_FILES, most_open_files, warn_few_files};
@@ -53,8 +55,8 @@ pub struct HostReport {
     pub device: DeviceIdentity,
     /// The file is missing (or empty) and `create = true`: [`Prepared::commit`](crate::Prepared::commit) makes it.
     pub to_create: bool,
-    /// Something was written to the drive before.
-    pub holds_data: bool,
+    /// The data of a drive that no layout describes. `None`: there is none, or a layout describes it.
+    pub content: Option<Content>,
     /// What it reads and writes at least; `None`: only opening it to be served tells.
     pub block_bytes: Option<u32>,
     /// What works but is probably not meant.
@@ -73,13 +75,8 @@ struct Found {
     marks: ImageMarks,
     len_bytes: u64,
     to_create: bool,
-    holds_data: bool,
+    content: Option<Content>,
     block_bytes: Option<u32>,
-}
-
-/// Whether anything was ever written to an image. Blocks that are counted may be those of its extended attributes.
-fn has_data(image: &File) -> bool {
-    !matches!(rustix::fs::seek(image, rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO))
 }
 
 impl Drop for DeviceLock {
@@ -129,7 +126,7 @@ impl Config {
                 marks: ImageMarks::default(),
                 len_bytes: self.device.size.unwrap_or_default().0,
                 to_create: false,
-                holds_data: false,
+                content: None,
                 block_bytes: None,
             }),
         };
@@ -153,11 +150,11 @@ impl Config {
     }
 
     /// As [`Config::check_host`], for a drive that a client handed over, in a process that can't open drives itself.
-    /// The client has checked that the drive is not in use.
+    /// The client has checked that the drive is not in use. `content` is what it [holds](content_of).
     ///
     /// # Errors
     /// It is not the right kind of drive.
-    pub fn check_opened(&self, opened: &File) -> Result<HostReport, ConfigErrors> {
+    pub fn check_opened(&self, opened: &File, content: Option<Content>) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mark = self.marks.path.as_ref();
         let metadata = opened.metadata();
@@ -179,20 +176,17 @@ impl Config {
         }
         sink.finish()?;
         let mut sink = Sink::new(&self.text);
-        let looked = match self.device.backend {
-            Backend::File { .. } => Ok((metadata.len(), has_data(opened))),
-            _ => opened.try_clone().and_then(look_at),
-        };
-        let (len_bytes, holds_data) = looked.map_err(|e| {
+        let marks = if metadata.is_file() { image_id::of(opened) } else { ImageMarks::default() };
+        let mut drive = opened;
+        let len_bytes = drive.seek(SeekFrom::End(0)).map_err(|e| {
             let what = format!("can't read {}: {e}", path.display());
             ConfigErrors::one(self.file(), what, "check the drive (`dmesg`)")
         })?;
-        let marks = if metadata.is_file() { image_id::of(opened) } else { ImageMarks::default() };
         let block_bytes = match self.device.backend {
             Backend::File { .. } => block_size::of_image(opened),
             _ => block_size::of_device(&sys_of(&metadata)),
         };
-        let found = Found { path, marks, len_bytes, to_create: false, holds_data, block_bytes };
+        let found = Found { path, marks, len_bytes, to_create: false, content, block_bytes };
         let report = self.usable(&mut sink, found);
         sink.finish()?;
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
@@ -211,11 +205,18 @@ impl Config {
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its address"))
     }
 
+    /// Whether it doesn't matter what this drive holds: a layout describes it, or it is to be discarded.
+    fn is_known(&self, path: &Path, id: Option<String>) -> bool {
+        let device = DeviceIdentity { path: path.display().to_string(), id, ..Default::default() };
+        let file = || LayoutFile::open(self.layout_path(&device));
+        self.device.discard_content || file().is_ok_and(|file| file.layout().is_some())
+    }
+
     /// What is there of a drive that has no file.
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport { device, to_create: false, holds_data: false, block_bytes: None, warnings: Vec::new() }
+        HostReport { device, to_create: false, content: None, block_bytes: None, warnings: Vec::new() }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -329,8 +330,8 @@ impl Config {
         };
         let ImageMarks { id, start } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
-        let Found { to_create, holds_data, block_bytes, .. } = found;
-        Some(HostReport { device, to_create, holds_data, block_bytes, warnings: Vec::new() })
+        let Found { to_create, content, block_bytes, .. } = found;
+        Some(HostReport { device, to_create, content, block_bytes, warnings: Vec::new() })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -356,10 +357,20 @@ impl Config {
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
         let marks = image_id::at(&canonical);
-        let image = File::open(&canonical).ok();
-        let holds_data = image.as_ref().map_or(metadata.blocks() > 0, has_data);
-        let block_bytes = image.as_ref().and_then(block_size::of_image);
-        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data, block_bytes })
+        let is_known = self.is_known(&canonical, marks.id.clone());
+        let looked = File::open(&canonical).and_then(|image| {
+            let content = if is_known { None } else { content_of(&image)? };
+            Ok((content, image))
+        });
+        let (content, image) = match looked {
+            Ok(looked) => looked,
+            Err(e) => {
+                sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check its modes, and the disk");
+                return None;
+            }
+        };
+        let block_bytes = block_size::of_image(&image);
+        Some(Found { path: canonical, marks, len_bytes, to_create, content, block_bytes })
     }
 
     fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -384,7 +395,7 @@ impl Config {
             marks: ImageMarks::default(),
             len_bytes,
             to_create: true,
-            holds_data: false,
+            content: None,
             block_bytes,
         })
     }
@@ -417,15 +428,6 @@ fn open_unclaimed(path: &Path, flags: OFlags) -> io::Result<File> {
         tries_left -= 1;
         std::thread::sleep(CLAIMED_PAUSE);
     }
-}
-
-/// A drive's length, and whether its start has anything but zeros (partition tables and file systems do).
-fn look_at(mut drive: File) -> io::Result<(u64, bool)> {
-    let len_bytes = drive.seek(SeekFrom::End(0))?;
-    drive.rewind()?;
-    let mut start = [0; 65536];
-    let read = drive.read(&mut start)?;
-    Ok((len_bytes, start.iter().take(read).any(|byte| *byte != 0)))
 }
 
 fn kind_of(metadata: &Metadata) -> &'static str {

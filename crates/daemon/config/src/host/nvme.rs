@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use io_model::QueuePriority;
 use layout::{DeviceIdentity, LayoutFile};
-use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
+use nvme_driver::{Blocks, Controller, Data, Error, Namespace, PciDevice, QueuePair, VfioDevice, VfioError};
 use policy::Settings;
 
 use super::in_use::InUse;
-use super::{Found, ImageMarks};
+use super::{Content, Found, ImageMarks, content};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
 use crate::config::{Config, Device, HWQ_DEPTH};
@@ -20,8 +20,8 @@ use crate::problem::{ConfigErrors, Sink};
 /// A daemon that was killed lets go of its drive a little after it is gone.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// How much of the start is looked at: as of a block device.
-const START_BYTES: u64 = 65_536;
+/// One read is no longer, and takes no longer.
+const READ_BYTES: u64 = 65_536;
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
 /// What there is to know of such a drive before it is served.
@@ -31,29 +31,35 @@ pub struct Survey {
     nsid: u32,
     size_bytes: u64,
     block_bytes: u32,
-    holds_data: bool,
+    content: Option<Content>,
     is_weighted: bool,
     queues: u16,
 }
 
 impl Survey {
-    /// Asks a controller that nobody uses yet about one of its namespaces, and reads where that begins.
+    /// Asks a controller that nobody uses yet about one of its namespaces, and what that holds, unless
+    /// that is known of the drive of this identity.
     ///
     /// # Errors
     /// There is no such namespace, or the drive does not answer as it should.
-    pub fn of<D: PciDevice>(controller: &mut Controller<D>, nsid: u32) -> Result<Self, Error> {
+    pub fn of<D: PciDevice>(
+        controller: &mut Controller<D>,
+        nsid: u32,
+        is_known: impl Fn(String) -> bool,
+    ) -> Result<Self, Error> {
         if !controller.admin().active_namespaces()?.contains(&nsid) {
             return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
         }
         let namespace = controller.admin().identify_namespace(nsid)?;
-        let count = (START_BYTES / u64::from(namespace.block_bytes)).clamp(1, namespace.blocks.max(1)) as u32;
-        let holds_data = holds_data(controller, Blocks { nsid, lba: 0, count }, namespace.block_bytes)?;
+        let serial = plain(&controller.identity().sn);
+        let is_known = is_known(format!("{}{nsid}", identity_of(&serial)));
+        let content = if is_known { None } else { content_of(controller, nsid, &namespace)? };
         Ok(Self {
-            serial: plain(&controller.identity().sn),
+            serial,
             nsid,
             size_bytes: namespace.size_bytes(),
             block_bytes: namespace.block_bytes,
-            holds_data,
+            content,
             is_weighted: controller.has_priorities(),
             queues: controller.queues(),
         })
@@ -73,7 +79,8 @@ impl Config {
             sink.maybe_at(mark, what, remedy);
             return None;
         }
-        let survey = match look_at(address, nsid) {
+        let is_known = |id| self.is_known(Path::new(address), Some(id));
+        let survey = match look_at(address, nsid, is_known) {
             Ok(survey) => survey,
             // As of a drive that the kernel has, what a running daemon serves can be checked beside it.
             Err(Error::Vfio(VfioError::Busy { .. })) if let Some(found) = self.recorded(address, nsid) => {
@@ -104,14 +111,14 @@ impl Config {
             marks: ImageMarks { id: device.id, start: None },
             len_bytes: device.size_bytes,
             to_create: false,
-            holds_data: true,
+            content: None,
             block_bytes: None,
         })
     }
 
     /// What the file wants of such a drive, it must have.
     pub(super) fn found_nvme(&self, sink: &mut Sink<'_>, address: &str, survey: &Survey) -> Found {
-        let Survey { serial, nsid, size_bytes, block_bytes, holds_data, queues, .. } = survey;
+        let Survey { serial, nsid, size_bytes, block_bytes, content, queues, .. } = survey;
         let id = Some(format!("{}{nsid}", identity_of(serial)));
         self.tell_queues(sink, *queues, self.has_new_disks(address, id.clone()), address);
         Found {
@@ -119,7 +126,7 @@ impl Config {
             marks: ImageMarks { id, start: None },
             len_bytes: *size_bytes,
             to_create: false,
-            holds_data: *holds_data,
+            content: content.clone(),
             block_bytes: Some(*block_bytes),
         }
     }
@@ -243,7 +250,7 @@ fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String
     (format!("weighted round robin with urgent class{use_of_it}"), remedy)
 }
 
-fn look_at(address: &str, nsid: u32) -> Result<Survey, Error> {
+fn look_at(address: &str, nsid: u32, is_known: impl Fn(String) -> bool) -> Result<Survey, Error> {
     let address = address.parse().map_err(|_| Error::Invalid("that is no PCI address"))?;
     let mut tries_left = BUSY_TRIES;
     let device = loop {
@@ -253,41 +260,50 @@ fn look_at(address: &str, nsid: u32) -> Result<Survey, Error> {
         }
         thread::sleep(BUSY_PAUSE);
     };
-    Survey::of(&mut Controller::start(device)?, nsid)
+    Survey::of(&mut Controller::start(device)?, nsid, is_known)
 }
 
-/// Whether these blocks have anything but zeros.
-fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, block_bytes: u32) -> Result<bool, Error> {
-    let len_bytes = u64::from(blocks.count) * u64::from(block_bytes);
+/// What a namespace holds.
+fn content_of<D: PciDevice>(
+    controller: &mut Controller<D>,
+    nsid: u32,
+    namespace: &Namespace,
+) -> Result<Option<Content>, Error> {
+    let block_bytes = u64::from(namespace.block_bytes);
+    let most = controller.max_transfer_bytes().min(READ_BYTES).max(block_bytes);
     let mut queue = controller.create_queue_pair_with(2, None, QueuePriority::Medium)?;
-    let memory = controller.allocate_dma(len_bytes as usize)?;
+    let memory = controller.allocate_dma(most as usize)?;
     let began = Instant::now();
-    let mut at = 0;
-    let most = controller.max_transfer_bytes().max(block_bytes.into());
-    while at < len_bytes {
-        let step = most.min(len_bytes - at);
-        let part = Blocks { lba: at / u64::from(block_bytes), count: (step / u64::from(block_bytes)) as u32, ..blocks };
-        let data = Data { iova: memory.iova() + at, len_bytes: step };
-        queue.read(part, data).map_err(|_| Error::Invalid("a read that does not fit"))?;
-        queue.ring()?;
-        let mut ended = None;
-        while ended.is_none() {
-            queue.poll(&mut |done| ended = Some(done.status))?;
-            if began.elapsed() > READ_LIMIT {
-                return Err(Error::NoAnswer { peer: "the drive".into(), what: "a read", limit: READ_LIMIT });
-            }
-            thread::sleep(Duration::from_micros(100));
+    let content = content::look(namespace.size_bytes(), |at_bytes, part| {
+        for (at, part) in (at_bytes..).step_by(most as usize).zip(part.chunks_mut(most as usize)) {
+            let count = part.len() as u64 / block_bytes;
+            let blocks = Blocks { nsid, lba: at / block_bytes, count: count as u32 };
+            read(&mut queue, blocks, Data { iova: memory.iova(), len_bytes: part.len() as u64 }, began)?;
+            memory.read(0, part).ok_or(Error::Invalid("more than was read is looked at"))?;
         }
-        if let Some(status) = ended.filter(|status| !status.is_success()) {
-            return Err(Error::Command { command: "a read of its start", status });
-        }
-        at += step;
-    }
-    let mut start = vec![0; len_bytes as usize];
-    memory.read(0, &mut start).ok_or(Error::Invalid("more than was read is looked at"))?;
+        Ok::<(), Error>(())
+    })?;
     controller.delete_queue_pair(queue)?;
     controller.release_dma(memory)?;
-    Ok(start.iter().any(|byte| *byte != 0))
+    Ok(content)
+}
+
+/// Reads blocks, and waits for them.
+fn read(queue: &mut QueuePair, blocks: Blocks, data: Data, began: Instant) -> Result<(), Error> {
+    queue.read(blocks, data).map_err(|_| Error::Invalid("a read that does not fit"))?;
+    queue.ring()?;
+    let mut ended = None;
+    while ended.is_none() {
+        queue.poll(&mut |done| ended = Some(done.status))?;
+        if began.elapsed() > READ_LIMIT {
+            return Err(Error::NoAnswer { peer: "the drive".into(), what: "a read", limit: READ_LIMIT });
+        }
+        thread::sleep(Duration::from_micros(20));
+    }
+    match ended.filter(|status| !status.is_success()) {
+        Some(status) => Err(Error::Command { command: "a read of what it holds", status }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -351,9 +367,9 @@ mod tests {
             );
             let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
             let serial = "S1".to_owned();
-            let (size_bytes, holds_data, is_weighted) = (1 << 30, false, false);
+            let (size_bytes, content, is_weighted) = (1 << 30, None, false);
             let survey =
-                Survey { serial, nsid: 1, size_bytes, block_bytes: 512, holds_data, is_weighted, queues: granted };
+                Survey { serial, nsid: 1, size_bytes, block_bytes: 512, content, is_weighted, queues: granted };
             let mut sink = Sink::new(&config.text);
             config.found_nvme(&mut sink, "0000:03:00.0", &survey);
             sink.finish().map_err(|errors| errors.to_string())
