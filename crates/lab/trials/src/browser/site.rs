@@ -1,18 +1,14 @@
-//! A daemon with its port and a token of the test's own, and the load on its tenants.
+//! A daemon with its port, and the load on its tenants.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::guest::daemon::Daemon;
-
-/// Stays the same over a daemon's restart, as a token of the operator's does.
-pub const TOKEN: &str = "a-token-for-the-browser-test";
 
 /// A daemon that can be killed and started again.
 pub struct Site {
@@ -31,14 +27,11 @@ impl Site {
     /// When it does not start.
     pub fn start(binary: &Path, dir: &Path, sections: &str, tenants: &[String]) -> Result<Self> {
         fs::create_dir_all(dir)?;
-        let secret = dir.join("secret");
-        fs::write(&secret, TOKEN)?;
-        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600))?;
         // Free a moment ago; the daemon says so if another process took it since.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut configuration = String::new();
         writeln!(configuration, "runtime_dir = {:?}\nstate_dir = {:?}", dir.join("run"), dir.join("state"))?;
-        write!(configuration, "[api]\nlisten = {address:?}\ntoken_file = {secret:?}\n{sections}")?;
+        write!(configuration, "[api]\nlisten = {address:?}\n{sections}")?;
         let sockets = tenants.iter().map(|name| dir.join("run").join(name).join("cntrl")).collect();
         let mut site = Self {
             binary: binary.to_path_buf(),
@@ -50,6 +43,16 @@ impl Site {
         };
         site.start_again()?;
         Ok(site)
+    }
+
+    /// The token of this start.
+    ///
+    /// # Errors
+    /// When the daemon wrote none.
+    pub fn token(&self) -> Result<String> {
+        let path = self.dir.join("run/token");
+        let token = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(token.trim().to_owned())
     }
 
     /// Where the page is, with the token as it is handed over.
