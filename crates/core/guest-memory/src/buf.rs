@@ -160,6 +160,9 @@ impl IoBuf {
         let mut part = Self { len_bytes: self.len_bytes.saturating_sub(skip_bytes).min(len_bytes), ..Self::default() };
         let mut segments = Vec::new();
         for segment in self.segments() {
+            if wanted == 0 {
+                break;
+            }
             let skipped = skip.min(segment.len_bytes as u64);
             let taken = wanted.min(segment.len_bytes as u64 - skipped);
             skip -= skipped;

@@ -1,4 +1,4 @@
-//! A front end whose disks lie in pieces.
+//! A front end whose disks lie in pieces, and whose commands may be of any length.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,9 +6,12 @@ use guest_memory::IoBuf;
 
 use crate::{Command, DeviceError, Extents, Fetch, Nanos, Op, Outcome, QueuePriority, Source, Token};
 
+/// Data of a command beyond this leaves in parts, so that its neighbours' commands get between them.
+const PART_BYTES: u64 = 1 << 20;
+
 /// Puts a source's commands where its disks lie on the drive. The source makes them with [`Place`](crate::Place)s at 0.
 ///
-/// A command across the edge of a piece leaves as several, one per [`fetch`](Source::fetch), and ends with the first
+/// A command across the edge of a piece, or with more than 1 MiB of data, leaves as several, one per [`fetch`](Source::fetch), and ends with the first
 /// failure of them once all are back. No part is ever taken back: a VQ that leaves stays live until the last one of a
 /// command is fetched, so that the source, which waits for its commands, need not know.
 #[derive(Debug)]
@@ -31,6 +34,10 @@ struct Split {
     fetched_bytes: u64,
     in_flight: u32,
     outcome: Outcome,
+}
+
+fn has_data(op: Op) -> bool {
+    matches!(op, Op::Read | Op::Write)
 }
 
 impl<S> Placed<S> {
@@ -93,8 +100,8 @@ impl<S: Source> Placed<S> {
             // Pieces only come: it was checked.
             return Fetch::Empty;
         };
-        let len_bytes = rest_bytes.min(follow_bytes);
-        let has_data = matches!(split.whole.op, Op::Read | Op::Write);
+        let has_data = has_data(split.whole.op);
+        let len_bytes = rest_bytes.min(follow_bytes).min(if has_data { PART_BYTES } else { u64::MAX });
         let buf = if has_data { split.buf.part(split.fetched_bytes, len_bytes) } else { IoBuf::default() };
         split.fetched_bytes += len_bytes;
         split.in_flight += 1;
@@ -171,7 +178,10 @@ impl<S: Source> Source for Placed<S> {
             Fetch::Command(mut command, buf, token) if command.op != Op::Flush => {
                 let extents = self.disks.get(usize::from(command.disk));
                 match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
-                    Some((offset_bytes, follow_bytes)) if command.len_bytes <= follow_bytes => {
+                    Some((offset_bytes, follow_bytes))
+                        if command.len_bytes <= follow_bytes
+                            && (command.len_bytes <= PART_BYTES || !has_data(command.op)) =>
+                    {
                         command.offset_bytes = offset_bytes;
                         Fetch::Command(command, buf, token)
                     }

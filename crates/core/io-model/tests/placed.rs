@@ -238,3 +238,39 @@ fn commands_in_pieces_go_where_the_disk_is() {
     }
     assert!(replay.is_some() || splits as usize > commands / 10, "{splits} parts of {commands} commands");
 }
+
+/// Only here: a long transfer holds up its neighbours for as long as it takes, or bytes of it go astray.
+#[test]
+fn a_long_transfer_leaves_in_parts_of_a_mebibyte_and_ends_once() {
+    const MIB: u64 = 1 << 20;
+    let front = Front { waiting: vec![VecDeque::new()], live: 1, ended: Vec::new() };
+    let mut placed = Placed::new(front, vec![Extents::new([(10 * MIB, 4 * MIB), (100 * MIB, 60 * MIB)])]);
+    let ram = Mapping::anonymous(6 * MIB as usize).unwrap();
+    let place = Place { tenant: TenantId(9), disk: 0, base_bytes: 0 };
+    let long = place.command(Op::Write, 2 * MIB + 512, 5 * MIB).with_fua(true);
+    let mut buf = IoBuf::default();
+    assert!(buf.push(&ram, 512, 3 * MIB) && buf.push(&ram, 4 * MIB, 2 * MIB));
+    let memory = addresses(&buf);
+    placed.waiting[0].push_back((0, long, buf));
+    // Without data it is one command, however long.
+    placed.waiting[0].push_back((1, place.command(Op::Discard, 4 * MIB, 60 * MIB), IoBuf::default()));
+
+    let mut parts = Vec::new();
+    while let Fetch::Command(command, buf, token) = placed.fetch(0) {
+        assert_eq!(command.fua, command.op == Op::Write);
+        parts.push((command, buf, token));
+    }
+    let told: Vec<_> = parts.iter().map(|(it, ..)| (it.offset_bytes, it.len_bytes)).collect();
+    let first = 12 * MIB + 512;
+    let second = 100 * MIB;
+    let mut expected = vec![(first, MIB), (first + MIB, MIB - 512)];
+    expected.extend([(second, MIB), (second + MIB, MIB), (second + 2 * MIB, MIB), (second + 3 * MIB, 512)]);
+    expected.push((second, 60 * MIB));
+    assert_eq!(told, expected);
+    let reached: Vec<usize> = parts.iter().flat_map(|(_, buf, _)| addresses(buf)).collect();
+    assert_eq!(reached, memory, "each byte once, in order");
+    for (_, buf, token) in parts {
+        placed.complete(token, Ok(()), buf);
+    }
+    assert_eq!(placed.ended, [(0, Ok(()), 5 * MIB), (1, Ok(()), 0)]);
+}

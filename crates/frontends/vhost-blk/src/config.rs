@@ -13,11 +13,11 @@ pub const MAX_RING_SIZE: u16 = 1024;
 /// Data segments of one request at most (`seg_max`): a ring of 128 holds it with header and status.
 pub(crate) const SEG_MAX: u32 = 126;
 
-/// Bytes of one segment at most (`size_max`). With [`SEG_MAX`] it bounds a request.
+/// Bytes of one segment at most (`size_max`). Both bind only drivers that negotiated them (5.2.5.2).
 pub(crate) const SIZE_MAX: u32 = 128 << 10;
 
-/// Data of one request at most, in bytes.
-pub const MAX_REQUEST_BYTES: u64 = SEG_MAX as u64 * SIZE_MAX as u64;
+/// Data of one request at most, in bytes: with its status, no longer than a chain may be (2.7.5).
+pub const MAX_REQUEST_BYTES: u64 = u32::MAX as u64 - 1;
 
 /// Ranges of one discard or write zeroes at most.
 pub(crate) const MAX_RANGES: usize = 32;
