@@ -11,9 +11,9 @@ const PART_BYTES: u64 = 1 << 20;
 
 /// Puts a source's commands where its disks lie on the drive. The source makes them with [`Place`](crate::Place)s at 0.
 ///
-/// A command across the edge of a piece, or with more than 1 MiB of data, leaves as several, one per [`fetch`](Source::fetch), and ends with the first
-/// failure of them once all are back. No part is ever taken back: a VQ that leaves stays live until the last one of a
-/// command is fetched, so that the source, which waits for its commands, need not know.
+/// A command across the edge of a piece, or with more than 1 MiB of data, leaves in parts, one per
+/// [`fetch`](Source::fetch). It ends once all parts are back, with the first failure of them. A VQ that leaves stays
+/// live until the last part of its command is fetched; so the source, which waits for its commands, need not know.
 #[derive(Debug)]
 pub struct Placed<S> {
     source: S,
