@@ -156,7 +156,7 @@ fn spans(len_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let is_small = between_bytes <= SAMPLES * SAMPLE_BYTES;
     let (count, step_bytes) = match is_small {
         true => (between_bytes.div_ceil(SAMPLE_BYTES), SAMPLE_BYTES),
-        false => (SAMPLES, between_bytes / SAMPLES & !4095),
+        false => (SAMPLES, (between_bytes / SAMPLES) & !4095),
     };
     let sample = move |at: u64| (at, (at + SAMPLE_BYTES).min(tail_start));
     let copies = BTRFS_COPIES.into_iter().filter(move |at| (head_end..tail_start).contains(at)).map(sample);
