@@ -2,8 +2,9 @@
 
 CARGO ?= cargo
 
+built = $(or $(CARGO_TARGET_DIR),target)
 # What tests boot: the dev build, which is there once the tests are built.
-programs = target/debug
+programs = $(built)/debug
 
 .PHONY: build demo check doc tools packager test test-all guest-test browser-test bench fuzz clean
 
@@ -13,7 +14,7 @@ build:
 # The programs without optimisation across crates: minutes less to build, nearly as fast.
 demo:
 	$(CARGO) build --profile demo --package evenkeel --package evenkeeld --package keeper
-	target/demo/evenkeel demo
+	$(built)/demo/evenkeel demo
 
 # What a person runs before each commit; part of `make test`.
 check:
@@ -41,8 +42,8 @@ test-all: check tools packager doc build
 	$(CARGO) clippy --package evenkeel-fuzz --features fuzzing --quiet -- -D warnings
 	$(CARGO) nextest run --workspace --profile all
 	$(CARGO) build --workspace --bins --tests --quiet
-	EVENKEEL_BIN=target/release/evenkeel $(programs)/trials guest-test --all
-	EVENKEEL_BIN=target/release/evenkeel $(programs)/trials browser-test
+	EVENKEEL_BIN=$(built)/release/evenkeel $(programs)/trials guest-test --all
+	EVENKEEL_BIN=$(built)/release/evenkeel $(programs)/trials browser-test
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet

@@ -1,4 +1,4 @@
-//! The command line `evenkeel`: starts and asks the daemon, plans, simulates, measures, draws the papers' figures.
+//! The command line `evenkeel`: starts and asks the daemon, plans, simulates and measures.
 //!
 //! Each subcommand has a module of its own.
 

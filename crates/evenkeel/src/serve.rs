@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "DRIVE")]
     discard_content: Vec<String>,
 
-    /// Least level of log messages: error, warn or info [default: info]
+    /// Least level of log messages: off, error, warn or info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 

@@ -29,7 +29,7 @@ pub struct Budget {
 #[serde(deny_unknown_fields)]
 struct Limit {
     max: usize,
-    /// One line per raise, newest last: the new max, and what it bought.
+    /// One line per change, newest last: the new max, and what it bought.
     history: Vec<String>,
 }
 
@@ -100,9 +100,10 @@ impl Limit {
         } else if !figure.is_ceiling && now * 100 < max * (100 - SLACK_PERCENT) {
             found.notes.push(format!("budget.toml: lower the max of {name} to {now}"));
         }
-        // Raising max alone fails: the newest line of history must name at least that number.
-        let newest = self.history.last().and_then(|line| line.split(':').next()?.trim().parse().ok());
-        if newest.is_none_or(|newest: usize| newest < max) {
+        // Changing max alone fails: the newest line of history must begin with that number, and say something.
+        let newest = self.history.last().and_then(|line| line.split_once(':'));
+        let is_said = |(number, why): (&str, &str)| number.trim().parse() == Ok(max) && !why.trim().is_empty();
+        if !newest.is_some_and(is_said) {
             found
                 .offences
                 .push(format!("budget.toml: {name}: the last line of history must begin \"{max}: \" and say why"));
@@ -143,7 +144,7 @@ mod tests {
         for now in [980, 1000] {
             assert_eq!(findings(TEXT, &[lines(now)], &[shape(Vec::new())]), Findings::default(), "{now}");
         }
-        let lowered = TEXT.replace("max = 1000", "max = 900");
+        let lowered = TEXT.replace("max = 1000", "max = 900").replace("a start\"", "a start\", \"900: less\"");
         assert_eq!(findings(&lowered, &[lines(900)], &[shape(Vec::new())]), Findings::default());
     }
 
@@ -156,6 +157,8 @@ mod tests {
             (findings(TEXT, &[lines(1001)], &[clean()]), "is 1,001, its max 1,000"),
             (findings(TEXT, &[lines(1001)], &[clean()]), "    1,001 crates/a/b"),
             (findings(&raised, &[lines(1001)], &[clean()]), "must begin \"1001: \""),
+            (findings(&TEXT.replace("1000: a", "9999: a"), &[lines(1000)], &[clean()]), "must begin \"1000: \""),
+            (findings(&TEXT.replace(" a start", ""), &[lines(1000)], &[clean()]), "must begin \"1000: \""),
             (findings(TEXT, &[lines(1000)], &[circle]), "a.rs, b.rs, c.rs"),
             (findings(TEXT, &[lines(1000)], &[]), "no crate crates/a/b"),
             (findings(TEXT, &[], &[clean()]), "no figure lines"),

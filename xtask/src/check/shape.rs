@@ -12,7 +12,7 @@ use super::sources::{Role, Source};
 const MAX_CIRCLE: usize = 2;
 
 /// A type may have an `impl` in this many files.
-const MAX_IMPL_FILES: usize = 3;
+pub(super) const MAX_IMPL_FILES: usize = 3;
 
 /// The shape of one crate.
 pub struct Shape {

@@ -1,5 +1,7 @@
-//! A small controller in memory, for tests: it executes commands when a doorbell is rung, in the ringing
-//! thread, and can be told to fail, to stall, to corrupt and to vanish.
+//! A small NVMe controller in memory, for tests.
+//!
+//! It executes commands when a doorbell is rung, in the ringing thread. It can be told to fail, stall, corrupt and
+//! vanish.
 //!
 //! It is written from the specification and independent of the driver's queue code, so that the two
 //! check each other. One namespace.

@@ -171,6 +171,9 @@ pub struct Disk {
     pub name: String,
     /// The drive that the disk is on.
     pub drive: String,
+    /// The serial number that its guest sees, at most 20 characters. Absent for a namespace and for `ublk`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub serial: Option<String>,
     /// Size in bytes, as its guest sees it.
     pub size_bytes: u64,
     /// Size in bytes once the added range is zeroed, while the disk grows.

@@ -1,4 +1,4 @@
-//! Types of the daemon's APIs, and clients for them. The daemon serves them.
+//! Types of the daemon's API, and clients for it.
 //!
 //! The API is HTTP on `api.sock`. [`NewDisk`] and others are the bodies, [`Rest`] is the client. [`Live`] is for pages
 //! that refresh each second, [`Snapshot`] has each tenant's statistics over one span.

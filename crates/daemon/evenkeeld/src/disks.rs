@@ -505,6 +505,7 @@ impl ServedDrive {
         Some(Disk {
             name: tenant.name.clone(),
             drive: self.config.device.name.clone(),
+            serial: placement.filter(|_| tenant.frontend.socket_name().is_some()).map(|it| it.serial.clone()),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),

@@ -274,6 +274,7 @@ impl ServedDrive {
         Some(Disk {
             name: namespace.name.clone(),
             drive: self.config.device.name.clone(),
+            serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             lba_bytes: placement.map_or(namespace.lba_bytes, |it| it.lba_bytes),

@@ -6,7 +6,7 @@ use io_model::units::Size;
 use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
-use crate::placement::{Placement, WipeMethod, Wiping};
+use crate::placement::{Placement, SERIAL_CHARS, WipeMethod, Wiping};
 use crate::space::{self, Extent};
 
 /// The layout files that this build reads and writes.
@@ -328,7 +328,12 @@ impl Layout {
 }
 
 fn validate_tenant(placement: &Placement) -> Result<(), String> {
-    let Placement { name, lba_bytes, formatting_to_lba_bytes, zeroed_bytes, grows_from_bytes, .. } = placement;
+    let Placement { name, serial, lba_bytes, formatting_to_lba_bytes, zeroed_bytes, grows_from_bytes, .. } = placement;
+    if serial.len() > SERIAL_CHARS || !serial.is_ascii() {
+        return Err(format!(
+            "tenant {name:?} has the serial number {serial:?}, not one of up to {SERIAL_CHARS} letters"
+        ));
+    }
     let size_bytes = placement.size_bytes();
     if !matches!(lba_bytes, 512 | 4096) {
         return Err(format!("tenant {name:?} of {} has lba_bytes = {lba_bytes}", Size(size_bytes)));

@@ -12,6 +12,8 @@ use crate::space::{self, Extent};
 pub struct Placement {
     /// The tenant's name in the configuration.
     pub name: String,
+    /// The serial number of the disk, at most 20 characters: its guest names it by that.
+    pub serial: String,
     /// Where its disk lies, in the disk's order; at least one. Neighbours are one.
     pub extents: Vec<Extent>,
     /// LBA size of the namespace as last formatted: 512 or 4096.
@@ -25,6 +27,24 @@ pub struct Placement {
     pub zeroed_bytes: Option<u64>,
     /// It is growing: it has this size until all of it is zeroed.
     pub grows_from_bytes: Option<u64>,
+}
+
+/// Characters of a serial number at most (NVMe: SN; virtio: VIRTIO_BLK_ID_BYTES).
+pub(crate) const SERIAL_CHARS: usize = 20;
+
+/// The serial number of a new disk: its name. The end of a longer name makes way for a hash of all of it, so that the
+/// serial numbers of two disks differ.
+pub(crate) fn serial_of(name: &str) -> String {
+    if name.len() <= SERIAL_CHARS {
+        return name.to_owned();
+    }
+    let hash = format!("-{:08x}", crc32fast::hash(name.as_bytes()));
+    name.chars().take(SERIAL_CHARS - hash.len()).chain(hash.chars()).collect()
+}
+
+/// The serial number of a disk whose layout names none: versions before this one cut long names off.
+fn former_serial_of(name: &str) -> String {
+    name.chars().take(SERIAL_CHARS).collect()
 }
 
 impl Placement {
@@ -112,6 +132,8 @@ struct Block {
     size_bytes: u64,
     lba_bytes: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    serial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     formatting_to_lba_bytes: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     settings: Option<String>,
@@ -126,7 +148,8 @@ struct Block {
 impl From<Placement> for Block {
     fn from(placement: Placement) -> Self {
         let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
-        let Placement { zeroed_bytes, grows_from_bytes, .. } = placement;
+        let Placement { serial, zeroed_bytes, grows_from_bytes, .. } = placement;
+        let serial = Some(serial).filter(|serial| *serial != former_serial_of(&name));
         let mut extents = extents.into_iter();
         let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
         let Extent { offset_bytes, size_bytes } = first;
@@ -136,6 +159,7 @@ impl From<Placement> for Block {
             offset_bytes,
             size_bytes,
             lba_bytes,
+            serial,
             formatting_to_lba_bytes,
             settings,
             zeroed_bytes,
@@ -148,9 +172,34 @@ impl From<Placement> for Block {
 impl From<Block> for Placement {
     fn from(block: Block) -> Self {
         let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
-        let Block { zeroed_bytes, grows_from_bytes, .. } = block;
+        let Block { serial, zeroed_bytes, grows_from_bytes, .. } = block;
+        let serial = serial.unwrap_or_else(|| former_serial_of(&name));
         let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
         let settings = settings.map(|stored| settings::of_today(&stored).into_owned());
-        Self { name, extents, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes, grows_from_bytes }
+        Self { name, serial, extents, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes, grows_from_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only here: two disks of one guest with one serial number, or another one after an upgrade.
+    #[test]
+    fn serial_numbers_differ_and_stay() {
+        assert_eq!(serial_of("db"), "db");
+        assert_eq!(serial_of("a-name-of-20-letters"), "a-name-of-20-letters");
+        let (one, other) = (serial_of("orders-database-2026-a"), serial_of("orders-database-2026-b"));
+        assert!(one != other && one.starts_with("orders-data-") && one.len() == 20, "{one} {other}");
+        let stored = |more: &str| {
+            let name = "orders-database-2026-a";
+            let text = format!("name = \"{name}\"\noffset_bytes = 0\nsize_bytes = 4096\nlba_bytes = 512\n{more}");
+            toml::from_str::<Placement>(&text).expect("a placement")
+        };
+        let former = stored("");
+        assert_eq!(former.serial, "orders-database-2026");
+        assert!(!toml::to_string(&former).expect("text").contains("serial"));
+        let new = stored(&format!("serial = \"{one}\"\n"));
+        assert_eq!(toml::from_str(&toml::to_string(&new).expect("text")), Ok(new));
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::RANGE_STEP_BYTES;
 use crate::layout::{DeviceIdentity, Layout};
-use crate::placement::Placement;
+use crate::placement::{Placement, serial_of};
 use crate::space::{self, Extent};
 
 /// What a tenant asks for.
@@ -284,6 +284,7 @@ fn keep(
 fn placement(tenant: &Wanted<'_>, extents: Vec<Extent>) -> Placement {
     Placement {
         name: tenant.name.to_owned(),
+        serial: serial_of(tenant.name),
         extents,
         lba_bytes: tenant.lba_bytes,
         formatting_to_lba_bytes: None,

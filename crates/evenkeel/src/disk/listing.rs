@@ -72,7 +72,7 @@ pub(super) fn disks(disks: &[Disk]) -> String {
     table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
 }
 
-/// One disk, and the threads that serve it.
+/// One disk, the threads that serve it, and its serial number.
 pub(super) fn one(disk: &Disk) -> String {
     let queues = disk.queues.map(|queues| format!("{queues} queue{}", if queues == 1 { "" } else { "s" }));
     let threads = disk.threads.as_ref().map(|threads| format!("threads {threads}"));
@@ -81,7 +81,8 @@ pub(super) fn one(disk: &Disk) -> String {
     let cpus = (!list.is_empty()).then(|| format!("cpus {list}"));
     let words: Vec<String> = [queues, threads, mode, cpus].into_iter().flatten().collect();
     let served = if words.is_empty() { String::new() } else { format!("served: {}\n", words.join(", ")) };
-    disks(std::slice::from_ref(disk)) + &served
+    let serial = disk.serial.as_ref().map(|serial| format!("serial number: {serial}\n")).unwrap_or_default();
+    disks(std::slice::from_ref(disk)) + &served + &serial
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

@@ -449,6 +449,12 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
+    /// Whether the guest may keep its doorbells in its own memory. Not while it takes interrupts by the pin: what
+    /// lowers that is a register write, which such a guest omits.
+    pub(crate) fn takes_shadow_doorbells(&self) -> bool {
+        !self.irq.has_pin_alone() || self.pci.pin_disabled()
+    }
+
     /// Whether pin interrupts are in use and not masked in the function.
     pub(crate) fn pin_is_open(&self) -> bool {
         !self.irq.is_on() && self.regs.int_mask & 1 == 0 && !self.pci.pin_disabled()

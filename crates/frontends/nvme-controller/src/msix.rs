@@ -21,6 +21,11 @@ pub(crate) const PBA_OFFSET: u64 = 0x800;
 pub trait Interrupts: Send {
     /// Raises MSI-X vector `vector`, or the pin (vector 0) while MSI-X is off.
     fn raise(&mut self, vector: u16);
+
+    /// Whether the client listens to the pin.
+    fn has_pin(&self) -> bool {
+        false
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +80,11 @@ impl<I: Interrupts> Msix<I> {
     pub fn forget_wiring(&mut self) {
         self.wire_masked = 0;
         self.armed = false;
+    }
+
+    /// Whether the client listens to the pin, and to no vector.
+    pub fn has_pin_alone(&self) -> bool {
+        !self.is_on() && self.out.has_pin()
     }
 
     pub fn is_on(&self) -> bool {

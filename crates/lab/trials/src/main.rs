@@ -1,5 +1,6 @@
-//! Everything that runs the built programs from outside: guest tests, kill tests, the page in a browser, benches,
-//! soaks and sweeps. `cargo xtask COMMAND` starts it.
+//! Runs the built programs from outside, as `cargo xtask COMMAND`.
+//!
+//! Guest tests, kill tests, the page in a browser, benches, soaks and sweeps.
 //!
 //! | module | what it does |
 //! | --- | --- |

@@ -52,7 +52,7 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
         place: Place::whole_drive(id),
         size_bytes: placement.served_bytes(),
         block_bytes: placement.lba_bytes,
-        serial: tenant.name.chars().take(vhost_blk::SERIAL_BYTES).collect(),
+        serial: placement.serial.clone(),
         queues: tenant.queues,
         read_only: tenant.frontend.is_read_only(),
         discard: drive.discard,

@@ -63,8 +63,8 @@ impl<I: Interrupts> Controller<I> {
 
     fn identify_controller(&self) -> IdentifyController {
         let config = &self.config;
-        let optional = [(config.discard, oncs::DATASET_MANAGEMENT), (config.write_zeroes, oncs::WRITE_ZEROES)];
-        let optional = optional.iter().filter(|(has, _)| *has).fold(0, |bits, (_, bit)| bits | bit);
+        let all = |bits: [(bool, u16); 2]| bits.into_iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit);
+        let optional = all([(config.discard, oncs::DATASET_MANAGEMENT), (config.write_zeroes, oncs::WRITE_ZEROES)]);
         let cache = if config.volatile_write_cache { vwc::PRESENT } else { 0 };
         let capacity: u128 = self.namespaces.iter().map(|(_, it)| u128::from(it.config().size_bytes)).sum();
         let mut data = IdentifyController {
@@ -78,7 +78,7 @@ impl<I: Interrupts> Controller<I> {
             ver: regs::VERSION_2_0,
             oaes: async_event::NAMESPACE_ATTRIBUTE,
             cntrltype: 1,
-            oacs: oacs::DOORBELL_BUFFER | if config.has_format() { oacs::FORMAT } else { 0 },
+            oacs: all([(self.takes_shadow_doorbells(), oacs::DOORBELL_BUFFER), (config.has_format(), oacs::FORMAT)]),
             acl: 3,
             aerl: MAX_HELD as u8 - 1,
             // One firmware slot, read only.

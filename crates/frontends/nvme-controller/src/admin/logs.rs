@@ -180,9 +180,11 @@ impl<I: Interrupts> Controller<I> {
             admin::GET_FEATURES,
             admin::ASYNC_EVENT_REQUEST,
             admin::KEEP_ALIVE,
-            admin::DOORBELL_BUFFER_CONFIG,
         ] {
             log.acs[usize::from(opcode)] = effect::SUPPORTED;
+        }
+        if self.takes_shadow_doorbells() {
+            log.acs[usize::from(admin::DOORBELL_BUFFER_CONFIG)] = effect::SUPPORTED;
         }
         let config = &self.config;
         if config.has_format() {

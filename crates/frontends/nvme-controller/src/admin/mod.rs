@@ -133,7 +133,7 @@ impl<I: Interrupts> Controller<I> {
             // KAS is 0, so no timer runs and a conforming host does not ask; one that asks all the
             // same is told that we are alive.
             admin::KEEP_ALIVE => Ok(Reply::Now(0)),
-            admin::DOORBELL_BUFFER_CONFIG => self.configure_doorbell_buffers(sqe),
+            admin::DOORBELL_BUFFER_CONFIG if self.takes_shadow_doorbells() => self.configure_doorbell_buffers(sqe),
             admin::FORMAT_NVM if self.config.has_format() => self.start_format(sqe),
             _ => Err(Status::INVALID_OPCODE),
         }

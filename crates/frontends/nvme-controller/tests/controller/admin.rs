@@ -21,7 +21,7 @@ fn log_sqe(id: u8, dwords: u32) -> Sqe {
 }
 
 impl Host {
-    fn log(&mut self, id: u8, bytes: u32) -> Vec<u8> {
+    pub fn log(&mut self, id: u8, bytes: u32) -> Vec<u8> {
         let data = self.alloc(bytes.into());
         let sqe = Sqe { dptr: self.prps(data, bytes.into()), ..log_sqe(id, bytes / 4) };
         assert_eq!(self.admin(sqe).status(), Status::SUCCESS, "log {id:#x}");

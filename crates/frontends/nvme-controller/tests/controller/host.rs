@@ -5,6 +5,7 @@ mod rig;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Zeroable;
@@ -30,13 +31,17 @@ pub const OTHERS_BYTES: u64 = 1 << 20;
 pub const PLACE: Place = Place { tenant: TenantId(3), disk: 0, base_bytes: BASE_BYTES };
 pub const GUARD: u8 = 0xa5;
 
-/// Records which vectors were raised.
+/// Records which vectors were raised, and says whether there is a pin.
 #[derive(Debug, Clone, Default)]
-pub struct Vectors(pub Arc<Mutex<Vec<u16>>>);
+pub struct Vectors(pub Arc<Mutex<Vec<u16>>>, pub Arc<AtomicBool>);
 
 impl Interrupts for Vectors {
     fn raise(&mut self, vector: u16) {
         self.0.lock().expect("not poisoned").push(vector);
+    }
+
+    fn has_pin(&self) -> bool {
+        self.1.load(Ordering::Relaxed)
     }
 }
 

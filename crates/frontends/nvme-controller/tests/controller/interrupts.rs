@@ -1,9 +1,17 @@
 //! MSI-X with its masks, and the pin.
 
+use std::sync::atomic::Ordering;
+
+use bytemuck::Zeroable;
 use io_model::Source;
+use nvme_spec::identify::{IdentifyController, cns, oacs};
+use nvme_spec::log::{CommandsEffectsLog, lid};
+use nvme_spec::opcode::admin;
 use nvme_spec::pci::{capability, command, header, msix};
 use nvme_spec::regs::Reg;
+use nvme_spec::{Sqe, Status};
 
+use crate::bringup::identify;
 use crate::host::{Host, flush};
 
 impl Host {
@@ -146,4 +154,28 @@ fn the_pin_is_level_triggered() {
     host.completions(0);
     host.set32(Reg::Intmc, 1);
     assert_eq!(host.vectors.take(), [] as [u16; 0], "the host has read everything");
+}
+
+/// Only here: a guest that takes the pin omits the register writes that lower it.
+#[test]
+fn a_guest_on_the_pin_keeps_its_doorbells_in_registers() {
+    let mut host = Host::ready();
+    let takes_shadows = |host: &mut Host| {
+        let id: IdentifyController = bytemuck::pod_read_unaligned(&identify(host, cns::CONTROLLER, 0));
+        let effects: CommandsEffectsLog = bytemuck::pod_read_unaligned(&host.log(lid::COMMANDS_EFFECTS, 4096));
+        let is_listed = effects.acs[usize::from(admin::DOORBELL_BUFFER_CONFIG)] != 0;
+        let dptr = [host.alloc(4096), host.alloc(4096)];
+        let done = host.admin(Sqe { opc: admin::DOORBELL_BUFFER_CONFIG, dptr, ..Sqe::zeroed() });
+        let is_taken = done.status().code() != Status::INVALID_OPCODE;
+        assert_eq!((id.oacs & oacs::DOORBELL_BUFFER != 0, is_listed), (is_taken, is_taken));
+        is_taken
+    };
+    assert!(takes_shadows(&mut host), "a client that polls");
+    host.vectors.1.store(true, Ordering::Relaxed);
+    assert!(!takes_shadows(&mut host));
+    host.msix_control(msix::ENABLE);
+    assert!(takes_shadows(&mut host));
+    host.msix_control(0);
+    host.controller.config_write(header::COMMAND as u64, &command::INTX_DISABLE.to_le_bytes());
+    assert!(takes_shadows(&mut host), "it turned the pin off");
 }

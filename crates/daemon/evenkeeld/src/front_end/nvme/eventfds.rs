@@ -44,4 +44,8 @@ impl Interrupts for EventFds {
             self.held_up = !fd.raise();
         }
     }
+
+    fn has_pin(&self) -> bool {
+        self.intx.is_some()
+    }
 }

@@ -113,7 +113,7 @@ fn controller_config(
     doorbells: Doorbells,
 ) -> ControllerConfig {
     ControllerConfig {
-        serial: tenant.name.chars().take(20).collect(),
+        serial: placement.serial.clone(),
         model: "Evenkeel virtual NVMe disk".into(),
         firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),

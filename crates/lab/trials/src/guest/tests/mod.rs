@@ -7,6 +7,7 @@ mod crash;
 mod data;
 mod drives;
 mod ext4;
+mod foreign;
 mod hotplug;
 mod hybrid;
 mod namespaces;
@@ -47,12 +48,13 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 5] = [
+pub const BY_PATH: [(&[&str], &[&str]); 6] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
     (&["crates/backends/nvme", "crates/daemon/host-drives/"], &["nvme-drive-", "nvme-commands-", "drive-", "drives-"]),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
+    (&["crates/frontends/nvme-controller/", "crates/frontends/vfio-user/"], &["foreign-"]),
 ];
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
@@ -85,6 +87,7 @@ pub const ALL: &[Test] = &[
     daily("ublk-block-devices", ublk::block_devices),
     full("ublk-without-the-driver", ublk::no_driver),
     full("vm-container-and-process", hybrid::three_at_once),
+    full("foreign-pin-interrupts", foreign::pin_interrupts),
     full("virtio-queues-and-features", virtio::queues_and_features),
     full("virtio-read-only", virtio::read_only),
     daily("virtio-fio-verify", virtio_data::verify),
