@@ -76,6 +76,8 @@ enum Command {
         daemon: Daemon,
     },
     /// Change a disk's promise, weight and limits while it is in use, or its front end while no client is attached.
+    ///
+    /// An option that is not given changes nothing, whatever default it names.
     Set(Box<Set>),
     /// Make a disk larger while it is in use. The guest sees the new size once the added range is zeroed.
     Grow {

@@ -41,6 +41,9 @@ pub(crate) struct Msix<I> {
     /// Vectors masked by the wiring.
     pub wire_masked: u128,
     pub pending: u128,
+    /// The pin was raised, and the client has not unmasked it since. The wiring masks it by itself when it is raised
+    /// (VFIO_IRQ_INFO_AUTOMASKED): raised once more, it would interrupt a guest that has read everything by then.
+    pin_is_raised: bool,
     /// Interrupts delivered.
     pub raised: u64,
 }
@@ -55,6 +58,7 @@ impl<I: Interrupts> Msix<I> {
             written: 0,
             wire_masked: 0,
             pending: 0,
+            pin_is_raised: false,
             raised: 0,
         };
         this.reset();
@@ -70,6 +74,7 @@ impl<I: Interrupts> Msix<I> {
         self.control = 0;
         self.written = 0;
         self.pending = 0;
+        self.pin_is_raised = false;
         self.table = [0; TABLE_BYTES];
         for entry in self.table.chunks_exact_mut(msix::ENTRY_BYTES) {
             entry[msix::VECTOR_CONTROL] = msix::MASKED as u8;
@@ -80,6 +85,7 @@ impl<I: Interrupts> Msix<I> {
     pub fn forget_wiring(&mut self) {
         self.wire_masked = 0;
         self.armed = false;
+        self.pin_is_raised = false;
     }
 
     /// Whether the client listens to the pin, and to no vector.
@@ -110,9 +116,10 @@ impl<I: Interrupts> Msix<I> {
         }
     }
 
-    /// Delivers the pin interrupt unless the wiring masks it.
+    /// Delivers the pin interrupt unless the wiring masks it, by itself or by message.
     pub fn raise_pin(&mut self) {
-        if self.wire_masked & 1 == 0 {
+        if self.wire_masked & 1 == 0 && !self.pin_is_raised {
+            self.pin_is_raised = self.out.has_pin();
             self.deliver(0);
         }
     }
@@ -150,6 +157,7 @@ impl<I: Interrupts> Msix<I> {
             self.wire_masked |= bit(vector);
         } else {
             self.wire_masked &= !bit(vector);
+            self.pin_is_raised &= vector != 0;
             self.flush();
         }
     }

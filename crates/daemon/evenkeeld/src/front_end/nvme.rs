@@ -308,6 +308,7 @@ impl NvmeDevice {
 
     fn set_irqs(&mut self, SetIrqs { index, vectors, change }: SetIrqs) {
         let masked = matches!(change, IrqChange::Mask);
+        let is_new_pin = index == INTX && matches!(change, IrqChange::Assign(_));
         match change {
             IrqChange::Assign(fds) => {
                 for (vector, fd) in vectors.into_iter().zip(fds) {
@@ -326,6 +327,10 @@ impl NvmeDevice {
         }
         let armed = self.controller.interrupts_mut().has_msix();
         self.controller.set_msix_armed(armed);
+        if is_new_pin {
+            // It begins unmasked, and is raised for what waits.
+            self.controller.set_vector_masked(0, false);
+        }
     }
 }
 

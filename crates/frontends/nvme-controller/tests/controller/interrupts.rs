@@ -156,6 +156,25 @@ fn the_pin_is_level_triggered() {
     assert_eq!(host.vectors.take(), [] as [u16; 0], "the host has read everything");
 }
 
+/// Only here: a guest that has read all completions is interrupted again, until "nobody cared".
+#[test]
+fn a_pin_that_is_raised_is_not_raised_again_before_it_is_unmasked() {
+    let mut host = Host::ready();
+    host.vectors.1.store(true, Ordering::Relaxed);
+    host.vectors.take();
+    for expected in [&[0_u16][..], &[]] {
+        host.submit(1, flush());
+        host.fetch_all();
+        host.finish_all();
+        assert_eq!(host.vectors.take(), expected);
+    }
+    host.controller.set_vector_masked(0, false);
+    assert_eq!(host.vectors.take(), [0], "two completions wait");
+    assert_eq!(host.completions(1).len(), 2);
+    host.controller.set_vector_masked(0, false);
+    assert_eq!(host.vectors.take(), [] as [u16; 0], "none waits");
+}
+
 /// Only here: a guest that takes the pin omits the register writes that lower it.
 #[test]
 fn a_guest_on_the_pin_keeps_its_doorbells_in_registers() {
