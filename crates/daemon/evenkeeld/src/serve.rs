@@ -13,7 +13,7 @@ use config::{Drives, TenantSummary};
 use confine::{Fence, ThreadKind};
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
 use ublk::Helper;
@@ -91,6 +91,8 @@ pub fn run(args: &Args) -> Result<()> {
     open_files::make_room();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
+    // A write beyond RLIMIT_FSIZE fails like any other write, and does not end everybody's daemon.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("can't watch for SIGXFSZ")?;
     let (ready, absent) = ready::prepare(Drives::load(&args.config)?.discard_content(&args.discard_content)?)?;
     let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;

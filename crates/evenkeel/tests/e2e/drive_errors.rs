@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvme_spec::Status;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::guest::pattern;
 use crate::harness::{Home, errors, run};
@@ -74,6 +75,25 @@ fn a_full_file_system() {
     greedy.deallocate(0, 2 * mib).unwrap();
     modest.write(place(1), &pattern(4, MIB)).unwrap();
     assert_eq!(modest.read(place(1), mib).unwrap(), pattern(4, MIB));
+    drop((greedy, modest));
+    daemon.stop();
+}
+
+/// Only here: the kernel ends the daemon by SIGXFSZ for a write beyond its limit.
+#[test]
+fn a_limit_on_the_size_of_files() {
+    let home = Home::new();
+    home.configure(&CONFIG.replace("mount/", ""));
+    let daemon = home.serve();
+    let (mut greedy, mut modest) = (home.attach("greedy"), home.attach("modest"));
+    let limit = Rlimit { current: Some(40 * MIB as u64), maximum: None };
+    prlimit(Pid::from_raw(daemon.id() as i32), Resource::Fsize, limit).unwrap();
+    // The second tenant's first block lies at 32 MiB.
+    modest.write(0, &pattern(1, MIB)).unwrap();
+    assert_eq!(modest.write(9 * 2048, &pattern(2, MIB)), Err(Status::CAPACITY_EXCEEDED));
+    greedy.write(0, &pattern(3, MIB)).unwrap();
+    assert_eq!(modest.read(0, 2048).unwrap(), pattern(1, MIB));
+    assert_eq!(drive_errors(&home), [0, 1]);
     drop((greedy, modest));
     daemon.stop();
 }

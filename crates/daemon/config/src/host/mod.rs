@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use io_model::units::Size;
 use layout::{DeviceIdentity, LayoutFile};
 use rustix::fs::{Access, OFlags, access};
+use rustix::process::{Resource, getrlimit};
 
 pub use self::accounts::Identity;
 use self::accounts::owners;
@@ -132,6 +133,7 @@ impl Config {
         };
         if let Some(found) = &found {
             self.warn_thin(&mut warnings, found);
+            self.warn_short(&mut warnings, found);
         }
         let found = found.and_then(|found| self.usable(&mut sink, found));
         let owners = owners(self.identity()?.as_ref());
@@ -266,6 +268,17 @@ impl Config {
             let free = Size(free - free % (1 << 20));
             let what = format!("{} can grow by {}, its file system has {free} left", path.display(), Size(wanted));
             let remedy = "make room: once it is full, guests' writes fail";
+            warnings.maybe_at(self.marks.path.as_ref(), what, remedy);
+        }
+    }
+
+    /// A limit of the process may keep it from an image's end.
+    fn warn_short(&self, warnings: &mut Sink<'_>, found: &Found) {
+        let limit_bytes = getrlimit(Resource::Fsize).current.filter(|limit| *limit < found.len_bytes);
+        if let (Backend::File { path, .. }, Some(limit_bytes)) = (&self.device.backend, limit_bytes) {
+            let what = format!("{} is longer than the {} that a file may have here", path.display(), Size(limit_bytes));
+            let remedy = "raise RLIMIT_FSIZE (`ulimit -f unlimited`, or LimitFSIZE=infinity in the unit): guests' writes \
+                          beyond it fail";
             warnings.maybe_at(self.marks.path.as_ref(), what, remedy);
         }
     }
