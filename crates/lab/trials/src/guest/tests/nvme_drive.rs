@@ -147,7 +147,9 @@ fn calibrate(guest: &mut Guest) -> Result<()> {
     ensure!(!told.contains("Warning: drive"), "{told}");
 
     guest.write_file("/run/profiled.toml", &configuration("profile = \"/run/mine.toml\"\n"))?;
-    let told = guest.evenkeel("check /run/profiled.toml 2>&1")?;
+    let told = guest.attempt_evenkeel("check /run/profiled.toml 2>&1")?;
+    ensure!(told.code == 2 && told.text.contains("holds data at byte"), "what was overwritten is data: {}", told.text);
+    let told = guest.evenkeel("check /run/profiled.toml --discard-content device 2>&1")?;
     ensure!(told.contains("mine"), "{told}");
     bind(guest, "nvme")?;
     guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
