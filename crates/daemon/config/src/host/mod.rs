@@ -277,8 +277,8 @@ impl Config {
         let limit_bytes = getrlimit(Resource::Fsize).current.filter(|limit| *limit < found.len_bytes);
         if let (Backend::File { path, .. }, Some(limit_bytes)) = (&self.device.backend, limit_bytes) {
             let what = format!("{} is longer than the {} that a file may have here", path.display(), Size(limit_bytes));
-            let remedy = "raise RLIMIT_FSIZE (`ulimit -f unlimited`, or LimitFSIZE=infinity in the unit): writes beyond \
-                          it fail";
+            let remedy =
+                "raise RLIMIT_FSIZE (`ulimit -f unlimited`, or LimitFSIZE=infinity in the unit), or writes fail";
             warnings.maybe_at(self.marks.path.as_ref(), what, remedy);
         }
     }

@@ -444,8 +444,8 @@ impl Process {
         Ok(())
     }
 
-    /// Whether the present boot [died half patched](died_half_patched): QEMU's emulation of several CPUs at a time lets that
-    /// happen in one boot of hundreds (7.2 and 11.1 both do); no daemon can.
+    /// Whether the present boot [died half patched](died_half_patched): QEMU's emulation of several CPUs at a time lets
+    /// that happen in one boot of hundreds (7.2 and 11.1 both do); no daemon can.
     fn ran_half_patched_code(&self) -> bool {
         let console = fs::read(&self.console).unwrap_or_default();
         died_half_patched(&String::from_utf8_lossy(console.get(self.boot_start_bytes..).unwrap_or_default()))
