@@ -242,8 +242,8 @@ pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
     let own = [field.bad(), field.evil(), field.apart(), field.lone(), field.runtime_dir.join(NEWCOMER)];
     let directories = std::fs::read_dir(&field.runtime_dir)?.flatten().map(|entry| entry.path());
     let directories = directories.filter(|path| !own.contains(path));
-    let nested = directories.flat_map(|path| ["cntrl", "vhost.sock"].map(|name| path.join(name)));
-    let sockets: Vec<PathBuf> = nested.chain([field.runtime_dir.join("api.sock")]).collect();
+    let sockets: Vec<PathBuf> =
+        directories.flat_map(|path| ["cntrl", "vhost.sock"].map(|name| path.join(name))).collect();
     let mut kept = Vec::new();
     let request = message(1, GET_INFO, 0, &words(&[16, 0, 0, 0]));
     for socket in sockets.iter().filter(|socket| socket.exists()).cycle() {
