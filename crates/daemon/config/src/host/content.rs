@@ -14,8 +14,6 @@ const BTRFS_COPIES: [u64; 2] = [64 << 20, 256 << 30];
 /// Between head and tail: a run of data as long as the distance of two samples is always found.
 const SAMPLES: u64 = 2048;
 const SAMPLE_BYTES: u64 = 16 << 10;
-/// One read is no longer.
-const READ_BYTES: u64 = 64 << 10;
 
 /// Data on a drive that no layout describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,9 +110,7 @@ const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 pub fn look<E>(len_bytes: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>) -> Result<Option<Content>, E> {
     for (start_bytes, end_bytes) in spans(len_bytes) {
         let mut span = vec![0; (end_bytes - start_bytes) as usize];
-        for (at, part) in (start_bytes..).step_by(READ_BYTES as usize).zip(span.chunks_mut(READ_BYTES as usize)) {
-            read(at, part)?;
-        }
+        read(start_bytes, &mut span)?;
         if let Some(at) = span.iter().position(|byte| *byte != 0) {
             let first = Content { at_bytes: start_bytes + at as u64, kind: None };
             return Ok(Some(named(&span, start_bytes, len_bytes).unwrap_or(first)));
@@ -154,13 +150,15 @@ fn spans(len_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let tail_start = (len_bytes.saturating_sub(TAIL_BYTES) & !4095).max(head_end);
     let between_bytes = tail_start - head_end;
     let is_small = between_bytes <= SAMPLES * SAMPLE_BYTES;
-    let (count, step_bytes) = match is_small {
-        true => (between_bytes.div_ceil(SAMPLE_BYTES), SAMPLE_BYTES),
-        false => (SAMPLES, (between_bytes / SAMPLES) & !4095),
+    let count = if is_small { between_bytes.div_ceil(SAMPLE_BYTES) } else { SAMPLES };
+    let nth_bytes = move |index: u64| match is_small {
+        true => index * SAMPLE_BYTES,
+        // Each on its own: a distance that is rounded down would leave a gap before the tail.
+        false => (between_bytes / SAMPLES * index + between_bytes % SAMPLES * index / SAMPLES) & !4095,
     };
     let sample = move |at: u64| (at, (at + SAMPLE_BYTES).min(tail_start));
     let copies = BTRFS_COPIES.into_iter().filter(move |at| (head_end..tail_start).contains(at)).map(sample);
-    let samples = (0..count).map(move |index| sample(head_end + index * step_bytes));
+    let samples = (0..count).map(move |index| sample(head_end + nth_bytes(index)));
     [(0, head_end), (tail_start, len_bytes)].into_iter().chain(copies).chain(samples).filter(|(from, to)| from < to)
 }
 
@@ -200,10 +198,10 @@ mod tests {
         let read = |at: u64, part: &mut [u8]| {
             assert_eq!(at % 4096, 0, "drives read whole blocks");
             assert!(at + part.len() as u64 <= len_bytes, "nothing is beyond the end");
-            for (byte, data) in (at_bytes..).zip(data) {
-                if let Some(it) = byte.checked_sub(at).and_then(|from| part.get_mut(from as usize)) {
-                    *it = *data;
-                }
+            let (start, end) = (at.max(at_bytes), (at + part.len() as u64).min(at_bytes + data.len() as u64));
+            if start < end {
+                let its = &data[(start - at_bytes) as usize..(end - at_bytes) as usize];
+                part[(start - at) as usize..(end - at) as usize].copy_from_slice(its);
             }
             Ok::<_, io::Error>(())
         };
@@ -236,9 +234,14 @@ mod tests {
         for at_bytes in (0..30 << 20).step_by(1_234_567) {
             assert_eq!(found(30 << 20, at_bytes, &[7]), Some(Content { at_bytes, kind: None }));
         }
-        let run = vec![7; (1 << 30) / SAMPLES as usize + SAMPLE_BYTES as usize];
-        for at_bytes in (0..(1 << 30) - run.len() as u64).step_by(77_777_777) {
-            assert!(found(1 << 30, at_bytes, &run).is_some(), "{at_bytes}");
+        for len_bytes in [100 << 20, 1 << 30] {
+            let run = vec![7; (len_bytes / SAMPLES + SAMPLE_BYTES) as usize];
+            let end = len_bytes - run.len() as u64;
+            // The last ones end just before the tail.
+            let last = (end - TAIL_BYTES - (9 << 20)..end).step_by(500_000).chain([end - TAIL_BYTES]);
+            for at_bytes in (0..end).step_by(77_777_777).chain(last) {
+                assert!(found(len_bytes, at_bytes, &run).is_some(), "{at_bytes} of {len_bytes}");
+            }
         }
     }
 }
