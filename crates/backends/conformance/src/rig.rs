@@ -145,7 +145,7 @@ impl<B: Backend> Rig<B> {
 
     /// Runs one command with a plain buffer to its end.
     pub(crate) fn run(&mut self, command: Command) -> Outcome {
-        let pieces: &[u64] = if moves_data(command.op) { &[command.len_bytes] } else { &[] };
+        let pieces: &[u64] = if command.op.has_data() { &[command.len_bytes] } else { &[] };
         let (tag, _) = self.start(0, command, 0, pieces, None);
         self.finish(tag).0
     }
@@ -306,10 +306,6 @@ impl<B: Backend> Rig<B> {
     pub(crate) fn abandon(self) -> Arc<Mapping> {
         self.memory
     }
-}
-
-pub(crate) fn moves_data(op: Op) -> bool {
-    matches!(op, Op::Read | Op::Write)
 }
 
 /// `len_bytes` of an endless pattern, from `from` on: no two blocks of it and no two patterns are equal.

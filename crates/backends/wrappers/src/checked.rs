@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use guest_memory::{Mapping, Refused};
-use io_model::{Backend, Done, HwqId, Io, IoBuf, Nanos, Op, TenantId};
+use io_model::{Backend, Done, HwqId, Io, IoBuf, Nanos, TenantId};
 
 /// Panics if its caller breaks the contract of [`Backend`].
 ///
@@ -83,7 +83,7 @@ impl<B: Backend> Backend for Checked<B> {
             let reachable = self.is_reachable(command.tenant, segment, &io.buf);
             assert!(reachable, "{command:?} points to {segment:x?}, memory that nobody told of");
         }
-        let has_data = matches!(command.op, Op::Read | Op::Write);
+        let has_data = command.op.has_data();
         assert!(has_data || segments.is_empty(), "{command:?} has data");
         let flight = Flight { hwq, tenant: command.tenant, segments };
         assert!(self.in_flight.insert(io.tag, flight).is_none(), "tag {} is in flight already", io.tag);

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use guest_memory::{IoBuf, Mapping, Refused};
 
-use crate::{Command, DeviceError, HwqId, Nanos, Op, Outcome, TenantId};
+use crate::{Command, DeviceError, HwqId, Nanos, Outcome, TenantId};
 
 /// One request to a back end.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Io {
         if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
             return Err(DeviceError::OutOfRange);
         }
-        if matches!(op, Op::Read | Op::Write) && self.buf.len_bytes() != len_bytes {
+        if op.has_data() && self.buf.len_bytes() != len_bytes {
             return Err(DeviceError::Memory);
         }
         Ok(())

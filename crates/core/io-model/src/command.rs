@@ -17,6 +17,14 @@ pub enum Op {
     Discard,
 }
 
+impl Op {
+    /// Whether a command has a buffer, which is as long as its range.
+    #[inline]
+    pub const fn has_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+}
+
 /// One command as a back end sees it, made by [`Place::command`]. The front end has checked the range against the
 /// tenant's disk.
 ///

@@ -36,10 +36,6 @@ struct Split {
     outcome: Outcome,
 }
 
-fn has_data(op: Op) -> bool {
-    matches!(op, Op::Read | Op::Write)
-}
-
 impl<S> Placed<S> {
     /// `disks` in the order of [`Command::disk`].
     pub fn new(source: S, disks: Vec<Extents>) -> Self {
@@ -100,7 +96,7 @@ impl<S: Source> Placed<S> {
             // Pieces only come: it was checked.
             return Fetch::Empty;
         };
-        let has_data = has_data(split.whole.op);
+        let has_data = split.whole.op.has_data();
         let len_bytes = rest_bytes.min(follow_bytes).min(if has_data { PART_BYTES } else { u64::MAX });
         let buf = if has_data { split.buf.part(split.fetched_bytes, len_bytes) } else { IoBuf::default() };
         split.fetched_bytes += len_bytes;
@@ -180,7 +176,7 @@ impl<S: Source> Source for Placed<S> {
                 match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
                     Some((offset_bytes, follow_bytes))
                         if command.len_bytes <= follow_bytes
-                            && (command.len_bytes <= PART_BYTES || !has_data(command.op)) =>
+                            && (command.len_bytes <= PART_BYTES || !command.op.has_data()) =>
                     {
                         command.offset_bytes = offset_bytes;
                         Fetch::Command(command, buf, token)

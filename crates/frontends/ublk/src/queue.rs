@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::Mapping;
-use io_model::{Command, DeviceError, Fetch, IoBuf, Op, Outcome, Place, Token};
+use io_model::{DeviceError, Fetch, IoBuf, Op, Outcome, Place, Token};
 
 use crate::request::{Rejected, translate};
 use crate::shape::Shape;
@@ -136,7 +136,7 @@ impl<K: Kernel> Queue<K> {
         let desc = self.kernel.descriptor(tag);
         let mut buf = IoBuf::default();
         let command = translate(&desc, shape, place, size_bytes).and_then(|command| {
-            let is_there = !has_data(&command) || buf.push(&self.memory, Self::offset(tag), command.len_bytes);
+            let is_there = !command.op.has_data() || buf.push(&self.memory, Self::offset(tag), command.len_bytes);
             is_there.then_some(command).ok_or(Rejected(libc::EIO))
         });
         match command {
@@ -144,7 +144,7 @@ impl<K: Kernel> Queue<K> {
                 self.holders[usize::from(tag)] = Holder::Drive;
                 self.in_flight += 1;
                 // How many sectors to answer with: up to 256, of what moves data.
-                let sectors = if has_data(&command) { command.len_bytes >> 9 } else { 0 };
+                let sectors = if command.op.has_data() { command.len_bytes >> 9 } else { 0 };
                 (Fetch::Command(command, buf, Token::new(vq, sectors as u16, u32::from(tag))), Some(command.op))
             }
             Err(Rejected(errno)) => {
@@ -204,10 +204,6 @@ impl<K: Kernel> Queue<K> {
     pub fn take_fault(&mut self) -> Option<String> {
         self.fault.take()
     }
-}
-
-fn has_data(command: &Command) -> bool {
-    matches!(command.op, Op::Read | Op::Write)
 }
 
 /// As the block layer understands it.

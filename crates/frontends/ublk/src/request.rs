@@ -32,7 +32,7 @@ pub fn translate(desc: &IoDesc, shape: &Shape, place: &Place, size_bytes: u64) -
     let end_bytes = offset_bytes.checked_add(len_bytes).ok_or(invalid)?;
     // A power of two.
     let mask = u64::from(shape.block_bytes) - 1;
-    let has_data = matches!(op, Op::Read | Op::Write);
+    let has_data = op.has_data();
     let is_too_long = has_data && len_bytes > u64::from(Shape::MAX_IO_BYTES);
     if len_bytes == 0 || (offset_bytes | len_bytes) & mask != 0 || end_bytes > size_bytes || is_too_long {
         return Err(invalid);

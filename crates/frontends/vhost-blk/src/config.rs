@@ -17,7 +17,7 @@ pub(crate) const SEG_MAX: u32 = 126;
 pub(crate) const SIZE_MAX: u32 = 128 << 10;
 
 /// Data of one request at most, in bytes: with its status, no longer than a chain may be (2.7.5).
-pub const MAX_REQUEST_BYTES: u64 = u32::MAX as u64 - 1;
+pub(crate) const MAX_REQUEST_BYTES: u64 = u32::MAX as u64 - 1;
 
 /// Ranges of one discard or write zeroes at most.
 pub(crate) const MAX_RANGES: usize = 32;
@@ -29,7 +29,7 @@ pub(crate) const MAX_DISCARD_SECTORS: u32 = 1 << 21;
 pub(crate) const MAX_ZEROES_SECTORS: u32 = 1 << 17;
 
 /// Room for the serial number (`VIRTIO_BLK_T_GET_ID`), in bytes.
-pub const SERIAL_BYTES: usize = 20;
+pub(crate) const SERIAL_BYTES: usize = 20;
 
 /// One tenant's disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct DiskConfig {
     pub size_bytes: u64,
     /// Block size: 512 or 4096. Requests must be whole blocks.
     pub block_bytes: u32,
-    /// Serial number: at most [`SERIAL_BYTES`] printable ASCII characters.
+    /// Serial number: at most 20 printable ASCII characters.
     pub serial: String,
     /// Virtqueues: 1 to [`MAX_QUEUES`].
     pub queues: u16,

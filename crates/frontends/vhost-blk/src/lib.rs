@@ -59,7 +59,7 @@ mod kill_tests;
 #[cfg(test)]
 extern crate self as vhost_blk;
 
-pub use config::{ConfigError, DiskConfig, MAX_QUEUES, MAX_REQUEST_BYTES, MAX_RING_SIZE, SERIAL_BYTES};
+pub use config::{ConfigError, DiskConfig, MAX_QUEUES, MAX_RING_SIZE};
 pub use disk::{CONFIG_BYTES, Disk, ReadOnlyField};
 pub use fault::{Fault, FaultKind, StartError};
 pub use inflight::{LogError, clear_inflight, inflight_bytes, inflight_region};
