@@ -204,10 +204,7 @@ impl Found {
             HandedOver::Nothing => config.of_no_file(),
         };
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
-        let mut found = Self { config, host, file };
-        if found.config.device.discard_content {
-            found.host.content = None;
-        }
+        let found = Self { config, host, file };
         match found.unknown_content() {
             None => Ok(found),
             Some(what) => {

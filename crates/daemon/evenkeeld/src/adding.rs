@@ -49,26 +49,25 @@ impl Owner {
         reply: Reply<Result<Drive, Problem>>,
     ) {
         let handle = self.common.handle.clone();
-        let open: Box<dyn FnOnce() -> Result<HandedIn, Problem> + Send> = if new.backend == "nvme" {
-            let wanted = (!handed_over.is_empty()).then(|| self.to_be_brought_up(&new, handed_over));
-            match wanted {
-                None => return reply(self.add_drive(&new, HandedIn::Nothing)),
-                Some(Err(problem)) => return reply(Err(problem)),
-                Some(Ok((config, opened))) => Box::new(move || {
-                    threads::enter(ThreadKind::Drive);
-                    bring_up(&config, opened)
-                }),
-            }
-        } else {
-            let Some(file) = handed_over.into_iter().next().map(File::from) else {
-                return reply(self.add_drive(&new, HandedIn::Nothing));
+        let open: Box<dyn FnOnce() -> Result<HandedIn, Problem> + Send> =
+            if new.backend == "nvme" && !handed_over.is_empty() {
+                match self.to_be_brought_up(&new, handed_over) {
+                    Err(problem) => return reply(Err(problem)),
+                    Ok((config, opened)) => Box::new(move || {
+                        threads::enter(ThreadKind::Drive);
+                        bring_up(&config, opened)
+                    }),
+                }
+            } else {
+                let Some(file) = handed_over.into_iter().next().map(File::from) else {
+                    return reply(self.add_drive(&new, HandedIn::Nothing));
+                };
+                let is_discarded = new.discard_content;
+                Box::new(move || {
+                    threads::enter(ThreadKind::OwnFile);
+                    look_into(file, is_discarded)
+                })
             };
-            let is_discarded = new.discard_content;
-            Box::new(move || {
-                threads::enter(ThreadKind::OwnFile);
-                look_into(file, is_discarded)
-            })
-        };
         let open = move || {
             let opened = open();
             handle.tell(Command::Disk(DiskCommand::DriveOpened(new, opened, reply)));
@@ -86,7 +85,7 @@ impl Owner {
                 there.config.clone()
             }
             Some(_) => return Err(drive_name_taken(&new.name)),
-            None => self.config_of_new(&new.name, &to_be)?,
+            None => self.config_of_new(new, &to_be)?,
         };
         let Backend::Nvme { address, .. } = &config.device.backend else { return Err(broken()) };
         let Ok([container, group, device]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(no_descriptors("nvme")) };
@@ -123,8 +122,7 @@ impl Owner {
             let remedy = "make that directory, or write another state_dir, and start the daemon again";
             return Err(Problem::new(409, "no-state-dir", title, remedy));
         }
-        let mut config = self.config_of_new(&new.name, &to_be)?;
-        config.device.discard_content = new.discard_content;
+        let config = self.config_of_new(new, &to_be)?;
         layout_file.map_or(Ok(()), remove_left_behind)?;
         let opened = self.open(config, opened)?;
         self.refuse_names_of(&opened)?;
@@ -296,12 +294,13 @@ impl Owner {
     }
 
     /// What the drive has of the file, and of `added`: no tenant.
-    fn config_of_new(&self, name: &str, added: &AddedDrives) -> Result<Config, Problem> {
+    fn config_of_new(&self, new: &NewDrive, added: &AddedDrives) -> Result<Config, Problem> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
         let known = &first.config;
         let drives = Drives::parse(known.file(), known.declared_text(), added.sections());
-        let mut config = drives.and_then(|drives| drives.one(Some(name))).map_err(|errors| invalid(&errors))?;
+        let mut config = drives.and_then(|drives| drives.one(Some(&new.name))).map_err(|errors| invalid(&errors))?;
         config.take_accounts_of(known).map_err(|errors| invalid(&errors))?;
+        config.device.discard_content = new.discard_content;
         if matches!(config.device.profile, Profile::File(_)) {
             let title = "a profile's file can't be read while the daemon runs";
             return Err(Problem::new(
@@ -386,7 +385,8 @@ impl ServedDrive {
 /// Asks a drive without the kernel what it is.
 fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Problem> {
     let Backend::Nvme { nsid, command_timeout, .. } = &config.device.backend else { return Err(broken()) };
-    let surveyed = nvme_drive::survey(&config.device.name, opened, *nsid, *command_timeout);
+    let is_discarded = config.device.discard_content;
+    let surveyed = nvme_drive::survey(&config.device.name, opened, *nsid, *command_timeout, is_discarded);
     surveyed.map(|surveyed| HandedIn::Nvme(Box::new(surveyed))).map_err(|error| not_usable(&error))
 }
 

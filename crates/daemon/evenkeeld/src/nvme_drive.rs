@@ -61,15 +61,22 @@ pub struct SurveyedNvme {
     pub(crate) survey: Survey,
 }
 
-/// Brings a drive up whose opener handed it over, and asks it what it is. Takes as long as the drive does.
+/// Brings a drive up that its opener handed over. Asks what it is, and what it holds, unless that `is_discarded`.
+/// Takes as long as the drive does.
 ///
 /// # Errors
 /// As [`open`].
-pub fn survey(name: &str, opened: VfioDescriptors, nsid: u32, command_timeout: Nanos) -> Result<SurveyedNvme> {
+pub fn survey(
+    name: &str,
+    opened: VfioDescriptors,
+    nsid: u32,
+    command_timeout: Nanos,
+    is_discarded: bool,
+) -> Result<SurveyedNvme> {
     let address = opened.address;
     let look = || {
         let mut controller = Controller::start(VfioDevice::from_descriptors(opened)?)?;
-        let survey = Survey::of(&mut controller, nsid, |_| false)?;
+        let survey = Survey::of(&mut controller, nsid, |_| is_discarded)?;
         let drive = NvmeDrive::over(controller, options(nsid, command_timeout))?;
         Ok::<_, StartError>(SurveyedNvme { drive: ServedNvme::new(name, drive), survey })
     };

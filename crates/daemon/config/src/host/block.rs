@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use super::image_id::ImageMarks;
 use super::in_use::InUse;
-use super::{Found, block_size, content_of, id_at, kind_of, open_unclaimed, sys_of};
+use super::{Found, block_size, id_at, kind_of, open_unclaimed, sys_of};
 use crate::config::Config;
 use crate::problem::Sink;
 
@@ -108,12 +108,8 @@ impl Config {
             }
         };
         let marks = ImageMarks { id: id_at(&sys), start: None };
-        let is_known = self.is_known(&canonical, marks.id.clone());
-        let look = || {
-            let content = if is_known { None } else { content_of(&drive)? };
-            Ok::<_, io::Error>(((&drive).seek(SeekFrom::End(0))?, content))
-        };
-        let (len_bytes, content) = match look() {
+        let content = self.unknown_content(&drive, &canonical, marks.id.clone());
+        let (len_bytes, content) = match content.and_then(|it| Ok(((&drive).seek(SeekFrom::End(0))?, it))) {
             Ok(found) => found,
             Err(e) => {
                 sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check the drive (`dmesg`)");

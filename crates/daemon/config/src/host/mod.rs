@@ -214,6 +214,11 @@ impl Config {
         self.device.discard_content || file().is_ok_and(|file| file.layout().is_some())
     }
 
+    /// What an image or a block device holds, unless that [does not matter](Config::is_known).
+    fn unknown_content(&self, drive: &File, path: &Path, id: Option<String>) -> io::Result<Option<Content>> {
+        if self.is_known(path, id) { Ok(None) } else { content_of(drive) }
+    }
+
     /// What is there of a drive that has no file.
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
@@ -370,11 +375,8 @@ impl Config {
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
         let marks = image_id::at(&canonical);
-        let is_known = self.is_known(&canonical, marks.id.clone());
-        let looked = File::open(&canonical).and_then(|image| {
-            let content = if is_known { None } else { content_of(&image)? };
-            Ok((content, image))
-        });
+        let looked = File::open(&canonical)
+            .and_then(|image| Ok((self.unknown_content(&image, &canonical, marks.id.clone())?, image)));
         let (content, image) = match looked {
             Ok(looked) => looked,
             Err(e) => {
