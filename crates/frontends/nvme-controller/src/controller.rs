@@ -423,6 +423,17 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
+    /// Whether completions wait that raise the pin only once [`Controller::release_pin`] says so.
+    pub fn pin_is_held(&self) -> bool {
+        self.irq.pin_is_held()
+    }
+
+    /// Raises the pin again for completions that the guest has not read within the time that an interrupt takes.
+    pub fn release_pin(&mut self) {
+        self.irq.release_pin();
+        self.check_pin();
+    }
+
     /// The VMM wants MSI-X vectors although it did not enable MSI-X in configuration space: some clients
     /// only ask by message.
     pub fn set_msix_armed(&mut self, armed: bool) {
@@ -430,20 +441,20 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Raises the pin if a completion waits for the host: it is level triggered.
-    fn check_pin(&mut self) {
+    pub(crate) fn check_pin(&mut self) {
         if !self.pin_is_open() {
             return;
         }
         let mut invalid = false;
         let mut level = false;
+        let mut heads = 0_u64;
         let awake = self.queues.awake;
         for cq in self.queues.cqs_mut() {
             invalid |= cq.refresh(awake).is_err();
             level |= cq.interrupts && cq.occupied() > 0;
+            heads = heads.rotate_left(7) ^ u64::from(cq.head());
         }
-        if level {
-            self.irq.raise_pin();
-        }
+        self.irq.set_pin(level, heads);
         if invalid {
             self.invalid_doorbell();
         }
@@ -456,7 +467,7 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Whether pin interrupts are in use and not masked in the function.
-    pub(crate) fn pin_is_open(&self) -> bool {
+    fn pin_is_open(&self) -> bool {
         !self.irq.is_on() && self.regs.int_mask & 1 == 0 && !self.pci.pin_disabled()
     }
 

@@ -28,6 +28,22 @@ pub trait Interrupts: Send {
     }
 }
 
+/// The pin, which the client masks by itself each time it is raised (VFIO_IRQ_INFO_AUTOMASKED) and unmasks at the
+/// guest's next register write, whichever register that is. `heads`: how far the guest had read when it was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pin {
+    Low,
+    Raised {
+        heads: u64,
+    },
+    /// Unmasked before the guest read anything: most likely by a CPU that submits, while the interrupt is on its way to
+    /// another one. Raised at once, the pin would stay up after that one has read everything and has no register left
+    /// to write: a storm that ends as "nobody cared".
+    Held {
+        heads: u64,
+    },
+}
+
 #[derive(Debug)]
 pub(crate) struct Msix<I> {
     out: I,
@@ -41,9 +57,7 @@ pub(crate) struct Msix<I> {
     /// Vectors masked by the wiring.
     pub wire_masked: u128,
     pub pending: u128,
-    /// The pin was raised, and the client has not unmasked it since. The wiring masks it by itself when it is raised
-    /// (VFIO_IRQ_INFO_AUTOMASKED): raised once more, it would interrupt a guest that has read everything by then.
-    pin_is_raised: bool,
+    pin: Pin,
     /// Interrupts delivered.
     pub raised: u64,
 }
@@ -58,7 +72,7 @@ impl<I: Interrupts> Msix<I> {
             written: 0,
             wire_masked: 0,
             pending: 0,
-            pin_is_raised: false,
+            pin: Pin::Low,
             raised: 0,
         };
         this.reset();
@@ -74,7 +88,7 @@ impl<I: Interrupts> Msix<I> {
         self.control = 0;
         self.written = 0;
         self.pending = 0;
-        self.pin_is_raised = false;
+        self.pin = Pin::Low;
         self.table = [0; TABLE_BYTES];
         for entry in self.table.chunks_exact_mut(msix::ENTRY_BYTES) {
             entry[msix::VECTOR_CONTROL] = msix::MASKED as u8;
@@ -85,7 +99,7 @@ impl<I: Interrupts> Msix<I> {
     pub fn forget_wiring(&mut self) {
         self.wire_masked = 0;
         self.armed = false;
-        self.pin_is_raised = false;
+        self.pin = Pin::Low;
     }
 
     /// Whether the client listens to the pin, and to no vector.
@@ -116,11 +130,29 @@ impl<I: Interrupts> Msix<I> {
         }
     }
 
-    /// Delivers the pin interrupt unless the wiring masks it, by itself or by message.
-    pub fn raise_pin(&mut self) {
-        if self.wire_masked & 1 == 0 && !self.pin_is_raised {
-            self.pin_is_raised = self.out.has_pin();
+    /// Delivers the pin interrupt if `level` (a completion waits), unless it is up, held, or masked by message. `heads`
+    /// changes when the guest reads a completion.
+    pub fn set_pin(&mut self, level: bool, heads: u64) {
+        if matches!(self.pin, Pin::Held { heads: before } if heads != before || !level) {
+            self.pin = Pin::Low;
+        }
+        if level && self.pin == Pin::Low && self.wire_masked & 1 == 0 {
+            if self.out.has_pin() {
+                self.pin = Pin::Raised { heads };
+            }
             self.deliver(0);
+        }
+    }
+
+    /// Whether the pin waits for the guest to read what it was last raised for.
+    pub fn pin_is_held(&self) -> bool {
+        matches!(self.pin, Pin::Held { .. })
+    }
+
+    /// Ends that wait.
+    pub fn release_pin(&mut self) {
+        if self.pin_is_held() {
+            self.pin = Pin::Low;
         }
     }
 
@@ -157,7 +189,11 @@ impl<I: Interrupts> Msix<I> {
             self.wire_masked |= bit(vector);
         } else {
             self.wire_masked &= !bit(vector);
-            self.pin_is_raised &= vector != 0;
+            if let Pin::Raised { heads } = self.pin
+                && vector == 0
+            {
+                self.pin = Pin::Held { heads };
+            }
             self.flush();
         }
     }

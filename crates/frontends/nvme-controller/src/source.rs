@@ -76,23 +76,23 @@ impl<I: Interrupts> Source for Controller<I> {
         if dirty == 0 {
             return;
         }
-        let by_pin = !self.irq.is_on();
+        if !self.irq.is_on() {
+            // A guest that serves an interrupt may have read the new completions already: the pin stays low then.
+            self.check_pin();
+            return;
+        }
         // Queues may share a vector: one interrupt then serves them all.
         let mut raised = 0u128;
         while dirty != 0 {
             let qid = dirty.trailing_zeros() as u16;
             dirty &= dirty - 1;
             let Some(cq) = self.queues.cq(qid).filter(|cq| cq.interrupts) else { continue };
-            let vector = if by_pin { 0 } else { cq.vector };
+            let vector = cq.vector;
             if raised & 1 << vector != 0 {
                 continue;
             }
             raised |= 1 << vector;
-            if !by_pin {
-                self.irq.raise(vector);
-            } else if self.pin_is_open() {
-                self.irq.raise_pin();
-            }
+            self.irq.raise(vector);
         }
     }
 

@@ -6,6 +6,7 @@ mod making;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use client_socket::Log;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
@@ -111,7 +112,12 @@ enum Waiting {
     Detach(u32, OnDetached),
     /// For commands in flight to end, before the next process goes on.
     Left(Sender<()>),
+    /// For the guest to serve a pin interrupt, until then.
+    Pin(Instant),
 }
+
+/// How long a guest may take from a pin interrupt to its first register write, before it is interrupted again.
+const PIN_HOLD: Duration = Duration::from_millis(1);
 
 /// What outlives this process, for the next one to go on with.
 #[derive(Clone)]
@@ -323,6 +329,10 @@ impl NvmeDevice {
             }
             IrqChange::Mask | IrqChange::Unmask => {
                 vectors.into_iter().for_each(|vector| self.controller.set_vector_masked(vector as u16, masked));
+                if self.controller.pin_is_held() {
+                    self.waiting.retain(|waiting| !matches!(waiting, Waiting::Pin(_)));
+                    self.waiting.push(Waiting::Pin(Instant::now() + PIN_HOLD));
+                }
             }
         }
         let armed = self.controller.interrupts_mut().has_msix();
@@ -460,6 +470,10 @@ impl FrontEnd for NvmeDevice {
             Waiting::Detach(nsid, done) if controller.is_detached(*nsid) => {
                 controller.set_disk(disk_of(*nsid), Extents::new([]));
                 std::mem::replace(done, Box::new(|| ()))();
+                false
+            }
+            Waiting::Pin(until) if !controller.pin_is_held() || Instant::now() >= *until => {
+                controller.release_pin();
                 false
             }
             _ => true,

@@ -168,11 +168,56 @@ fn a_pin_that_is_raised_is_not_raised_again_before_it_is_unmasked() {
         host.finish_all();
         assert_eq!(host.vectors.take(), expected);
     }
+    assert!(host.next_completion(1).is_some());
     host.controller.set_vector_masked(0, false);
-    assert_eq!(host.vectors.take(), [0], "two completions wait");
-    assert_eq!(host.completions(1).len(), 2);
+    assert_eq!(host.vectors.take(), [0], "one more waits");
+    assert_eq!(host.completions(1).len(), 1);
     host.controller.set_vector_masked(0, false);
     assert_eq!(host.vectors.take(), [] as [u16; 0], "none waits");
+}
+
+/// Only here: a CPU that submits, while an interrupt is on its way to another one, unmasks the pin. Raised at once, it
+/// stays up after the other CPU has read everything: a storm.
+#[test]
+fn a_pin_that_is_unmasked_before_anything_was_read_is_held() {
+    let mut host = Host::ready();
+    host.vectors.1.store(true, Ordering::Relaxed);
+    host.completions(0);
+    host.controller.set_vector_masked(0, false);
+    host.vectors.take();
+    let complete_one = |host: &mut Host| {
+        host.submit(1, flush());
+        host.fetch_all();
+        host.finish_all();
+        host.vectors.take()
+    };
+    assert_eq!(complete_one(&mut host), [0]);
+    host.controller.set_vector_masked(0, false);
+    assert_eq!(complete_one(&mut host), [] as [u16; 0], "the guest has not read the first one");
+    assert!(host.controller.pin_is_held());
+
+    assert_eq!(host.next_completion(1).map(|cqe| cqe.sqid), Some(1));
+    assert_eq!(complete_one(&mut host), [0], "the guest reads: two more wait");
+    host.controller.set_vector_masked(0, false);
+    assert_eq!((host.vectors.take(), host.controller.pin_is_held()), (vec![], true));
+    host.controller.release_pin();
+    assert_eq!((host.vectors.take(), host.controller.pin_is_held()), (vec![0], false), "the interrupt was lost");
+}
+
+/// Only here: a guest that reads while a completion is on its way is interrupted for nothing, by a pin that stays up.
+#[test]
+fn a_completion_that_was_read_before_the_interrupt_raises_no_pin() {
+    let mut host = Host::ready();
+    host.vectors.1.store(true, Ordering::Relaxed);
+    host.completions(0);
+    host.controller.set_vector_masked(0, false);
+    host.vectors.take();
+    host.submit(1, flush());
+    host.fetch_all();
+    host.finish_one();
+    assert_eq!(host.completions(1).len(), 1);
+    host.controller.notify();
+    assert_eq!(host.vectors.take(), [] as [u16; 0]);
 }
 
 /// Only here: a guest that takes the pin omits the register writes that lower it.
