@@ -103,14 +103,20 @@ const UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 const UBERBLOCK_STEP_BYTES: u64 = 1 << 10;
 const UBERBLOCK_MAGIC: u64 = 0x00ba_b10c;
 
-/// Looks at a drive through `read`, which fills a buffer from a place that is a multiple of 4 KiB.
+/// What a range counts as that the drive can't read: as data, since nobody can say that it is empty.
+const UNREADABLE: &str = "a range that can't be read";
+
+/// Looks at a drive through `read`, which fills a buffer from a place that is a multiple of 4 KiB, or returns `false`
+/// where the medium can't be read.
 ///
 /// Reads the first 4 MiB, the last 1 MiB, and 2,048 samples of 16 KiB between them; smaller drives whole.
 /// `None`: all of that is zero.
-pub fn look<E>(len_bytes: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>) -> Result<Option<Content>, E> {
+pub fn look<E>(len_bytes: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<bool, E>) -> Result<Option<Content>, E> {
     for (start_bytes, end_bytes) in spans(len_bytes) {
         let mut span = vec![0; (end_bytes - start_bytes) as usize];
-        read(start_bytes, &mut span)?;
+        if !read(start_bytes, &mut span)? {
+            return Ok(Some(Content { at_bytes: start_bytes, kind: Some(UNREADABLE) }));
+        }
         if let Some(at) = span.iter().position(|byte| *byte != 0) {
             let first = Content { at_bytes: start_bytes + at as u64, kind: None };
             return Ok(Some(named(&span, start_bytes, len_bytes).unwrap_or(first)));
@@ -128,7 +134,10 @@ pub fn content_of(mut drive: &File) -> io::Result<Option<Content>> {
     let found = |mut drive: &File| {
         look(len_bytes, |at, part| {
             drive.seek(SeekFrom::Start(at))?;
-            drive.read_exact(part)
+            match drive.read_exact(part) {
+                Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODATA)) => Ok(false),
+                read => read.map(|()| true),
+            }
         })
     };
     if !drive.metadata()?.is_file() {
@@ -203,7 +212,7 @@ mod tests {
                 let its = &data[(start - at_bytes) as usize..(end - at_bytes) as usize];
                 part[(start - at) as usize..(end - at) as usize].copy_from_slice(its);
             }
-            Ok::<_, io::Error>(())
+            Ok::<_, io::Error>(true)
         };
         look(len_bytes, read).expect("nothing fails here")
     }
@@ -222,6 +231,15 @@ mod tests {
         }
         let zfs = found(len_bytes, 130 << 10, &UBERBLOCK_MAGIC.to_le_bytes());
         assert_eq!(zfs.and_then(|found| found.kind), Some("a ZFS pool member"));
+    }
+
+    /// Only here: a drive with a bad block that can't be served, whatever its operator says, or that counts as empty.
+    #[test]
+    fn what_cannot_be_read_is_not_empty() {
+        let unreadable = look(1 << 30, |at, _| Ok::<_, io::Error>(at < 512 << 20));
+        let content = unreadable.ok().flatten().expect("something");
+        assert_eq!(content.to_string(), format!("{UNREADABLE} at byte {}", content.at_bytes));
+        assert!(content.at_bytes >= 512 << 20);
     }
 
     #[test]

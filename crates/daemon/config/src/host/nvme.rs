@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use io_model::QueuePriority;
 use layout::{DeviceIdentity, LayoutFile};
-use nvme_driver::{Blocks, Controller, Data, Error, Namespace, PciDevice, QueuePair, VfioDevice, VfioError};
+use nvme_driver::{Blocks, Controller, Data, Error, Namespace, PciDevice, QueuePair, Status, VfioDevice, VfioError};
 use policy::Settings;
 
 use super::in_use::InUse;
@@ -278,18 +278,20 @@ fn content_of<D: PciDevice>(
         for (at, part) in (at_bytes..).step_by(most as usize).zip(part.chunks_mut(most as usize)) {
             let count = part.len() as u64 / block_bytes;
             let blocks = Blocks { nsid, lba: at / block_bytes, count: count as u32 };
-            read(&mut queue, blocks, Data { iova: memory.iova(), len_bytes: part.len() as u64 }, began)?;
+            if !read(&mut queue, blocks, Data { iova: memory.iova(), len_bytes: part.len() as u64 }, began)? {
+                return Ok(false);
+            }
             memory.read(0, part).ok_or(Error::Invalid("more than was read is looked at"))?;
         }
-        Ok::<(), Error>(())
+        Ok::<_, Error>(true)
     })?;
     controller.delete_queue_pair(queue)?;
     controller.release_dma(memory)?;
     Ok(content)
 }
 
-/// Reads blocks, and waits for them.
-fn read(queue: &mut QueuePair, blocks: Blocks, data: Data, began: Instant) -> Result<(), Error> {
+/// Reads blocks, and waits for them. `false`: the medium can't be read there.
+fn read(queue: &mut QueuePair, blocks: Blocks, data: Data, began: Instant) -> Result<bool, Error> {
     queue.read(blocks, data).map_err(|_| Error::Invalid("a read that does not fit"))?;
     queue.ring()?;
     let mut ended = None;
@@ -301,8 +303,9 @@ fn read(queue: &mut QueuePair, blocks: Blocks, data: Data, began: Instant) -> Re
         thread::sleep(Duration::from_micros(20));
     }
     match ended.filter(|status| !status.is_success()) {
+        Some(status) if status.sct() == Status::UNRECOVERED_READ.sct() => Ok(false),
         Some(status) => Err(Error::Command { command: "a read of what it holds", status }),
-        None => Ok(()),
+        None => Ok(true),
     }
 }
 

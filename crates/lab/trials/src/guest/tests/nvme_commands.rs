@@ -168,7 +168,7 @@ fn go_wrong(guest: &mut Guest, image: &Path) -> Result<()> {
          [policy]\nname = \"passthrough\"\n{}{}{}",
         tenant("other", "calm", ""),
         tenant("db", "fast", "offset = \"0\"\n"),
-        tenant("raw", "fast", "frontend = \"ublk\"\nqueues = 1\n"),
+        tenant("raw", "fast", "offset = \"32MiB\"\nfrontend = \"ublk\"\nqueues = 1\n"),
     ))?;
     guest.wait_for("the block device", &format!("test -b {RAW}"))?;
     guest.verify_tenant("db")?;
