@@ -1,13 +1,13 @@
 //! Shared mappings and views into them.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
 use crate::access::{self, Lost};
 use crate::budget::{Budget, OverBudget, Share};
@@ -47,6 +47,32 @@ pub enum MapError {
     Os(#[from] rustix::io::Errno),
 }
 
+impl MapError {
+    /// Whether nothing of the file can be mapped, although it was named as it should be. What lies there is a hole in
+    /// the guest's memory then: the guest may never use it for its commands.
+    pub fn is_of_file(&self) -> bool {
+        use rustix::io::Errno;
+        // An empty memfd stands for a file that a client's messages may not bring.
+        let is_empty = matches!(self, Self::PastEnd { file_bytes: 0, .. });
+        is_empty || matches!(self, Self::NotMemory | Self::Os(Errno::ACCESS | Errno::PERM | Errno::NODEV))
+    }
+
+    /// What to say of such a hole: where it is in the guest, which file is behind it, and what to do.
+    pub fn hole(&self, fd: BorrowedFd<'_>, guest_addr: u64, len_bytes: u64) -> String {
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let mut file = name.map_or_else(|_| "a file".to_owned(), |name| name.display().to_string());
+        let mut why = self.to_string();
+        if matches!(self, Self::PastEnd { .. }) {
+            file = file.trim_start_matches("/memfd:").trim_end_matches(" (deleted)").to_owned();
+            why = Self::NotMemory.to_string();
+        }
+        format!(
+            "guest memory of {len_bytes:#x} bytes at {guest_addr:#x} is in {file}, which can't be mapped ({why}): \
+             commands that use it fail"
+        )
+    }
+}
+
 /// One shared mapping; unmapped when the last `Arc` to it is dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -65,6 +91,8 @@ pub struct Mapping {
     _share: Option<Share>,
     /// The mapping that owns the memory, if this one is an alias: see [`Mapping::alias`].
     owner: Option<Arc<Mapping>>,
+    /// Those whose memory this one has too: see [`Mapping::joined`].
+    pieces: Vec<Arc<Mapping>>,
 }
 
 /// Mappings that were lost so far, in the whole process: look at many mappings only when this changes.
@@ -191,7 +219,43 @@ impl Mapping {
     pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
         let Self { base, len_bytes, writable, area, area_bytes, is_shared, .. } = **owner;
         let (is_lost, owner) = (AtomicBool::new(false), Some(Arc::clone(owner)));
-        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, _share: None, owner })
+        let (_share, pieces) = (None, Vec::new());
+        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, _share, owner, pieces })
+    }
+
+    /// Pieces of shared mappings, one after the other, mapped once more: offset and length of each in bytes. All start
+    /// and end at page boundaries, but for the last one's end.
+    ///
+    /// # Errors
+    /// They don't, one lies beyond its mapping, or the kernel maps huge pages only.
+    pub(crate) fn joined(pieces: Vec<(Arc<Self>, u64, u64)>) -> Result<Arc<Self>, MapError> {
+        let total_bytes: u64 = pieces.iter().map(|(_, _, len_bytes)| len_bytes.next_multiple_of(4096)).sum();
+        let bad = MapError::BadRange { offset_bytes: 0, len_bytes: total_bytes };
+        let Some(len) = usize::try_from(total_bytes).ok().filter(|len| (1..=1 << 30).contains(len)) else {
+            return Err(bad);
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        let area = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)? };
+        let mut joined = Self::own(area.cast(), len, pieces.iter().all(|(piece, ..)| piece.writable))?;
+        joined.is_shared = true;
+        let mut at = 0;
+        for (index, (piece, offset, len_bytes)) in pieces.iter().enumerate() {
+            let Some(from) = piece.at(*offset, *len_bytes).filter(|_| piece.is_shared) else { return Err(bad) };
+            let piece_bytes = len_bytes.next_multiple_of(4096);
+            let is_whole = piece_bytes == *len_bytes || index + 1 == pieces.len();
+            if !is_whole || !from.addr().get().is_multiple_of(4096) {
+                return Err(bad);
+            }
+            // SAFETY: an old length of 0 maps the pages of a shared mapping once more and leaves it as it is. They
+            // replace a part of the area that was mapped for it and that nothing else uses.
+            unsafe {
+                let to = joined.area.as_ptr().add(at).cast();
+                mremap_fixed(from.as_ptr().cast(), 0, piece_bytes as usize, MremapFlags::MAYMOVE, to)?;
+            }
+            at += piece_bytes as usize;
+        }
+        joined.pieces = pieces.into_iter().map(|(piece, ..)| piece).collect();
+        Ok(Arc::new(joined))
     }
 
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, rustix::io::Errno> {
@@ -209,6 +273,7 @@ impl Mapping {
             is_lost: AtomicBool::new(false),
             _share: None,
             owner: None,
+            pieces: Vec::new(),
         })
     }
 
@@ -220,6 +285,8 @@ impl Mapping {
     /// An access to something that must be there, say a ring, failed.
     #[cold]
     pub(crate) fn lose(&self) {
+        // Their ranges tell the tenant's address space.
+        self.pieces.iter().for_each(|piece| piece.lose());
         if !self.owner.as_deref().unwrap_or(self).is_lost.swap(true, Ordering::AcqRel) {
             LOSSES.fetch_add(1, Ordering::Release);
         }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::mapping::losses;
 use crate::{IoBuf, MappedRange, Mapping};
 
-/// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page.
-pub const MAX_RANGES: usize = 2048;
+/// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page, a guest behind an
+/// IOMMU one per page in flight.
+pub const MAX_RANGES: usize = 4096;
 
 /// Direction of an access, as the device sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +35,9 @@ pub enum SpaceError {
     /// Another range is already there.
     #[error("the range overlaps one that is mapped")]
     Overlap,
-    /// No such range was mapped.
-    #[error("no such range is mapped")]
-    NotMapped,
+    /// It would leave a part of a range.
+    #[error("only a part of a range that is mapped would be taken out")]
+    Part,
     /// Too many ranges.
     #[error("more than {MAX_RANGES} ranges")]
     TooMany,
@@ -165,17 +166,21 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Takes out the range that starts at `iova` and has exactly `len_bytes`. [`GuestMemory::take_unmapped`] says when
-    /// nothing uses it any more; nobody may keep its mapping otherwise.
+    /// Takes out all ranges in `len_bytes` at `iova`, which may be none: as the kernel's VFIO does (type 1, version 2).
+    /// [`GuestMemory::take_unmapped`] says when nothing uses one any more; nobody may keep its mapping otherwise.
     ///
     /// # Errors
-    /// There is no such range.
+    /// A range is in there only in part. Nothing has changed then.
     pub fn unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), SpaceError> {
-        let at = self.ranges.binary_search_by_key(&iova, |range| range.iova).map_err(|_| SpaceError::NotMapped)?;
-        if self.ranges[at].len_bytes != len_bytes {
-            return Err(SpaceError::NotMapped);
+        let end = iova.saturating_add(len_bytes);
+        let first = self.ranges.partition_point(|range| range.end() <= iova);
+        let beyond = self.ranges.partition_point(|range| range.iova < end);
+        let is_cut = |range: &Range| range.iova < iova || range.end() > end;
+        let Some(inside) = self.ranges.get(first..beyond) else { return Ok(()) };
+        if inside.iter().any(is_cut) {
+            return Err(SpaceError::Part);
         }
-        self.retired.push(self.ranges.remove(at).retired());
+        self.retired.extend(self.ranges.drain(first..beyond).map(Range::retired));
         self.look_for_losses();
         Ok(())
     }
@@ -236,6 +241,12 @@ impl GuestMemory {
         let Range { iova, len_bytes, mapping, .. } = self.retired.swap_remove(at);
         mapping.iter().for_each(|mapping| listener.unmap(mapping));
         Some((iova, len_bytes))
+    }
+
+    /// Whether something may still use a range that was taken out of `len_bytes` at `iova`.
+    pub fn is_in_use(&self, iova: u64, len_bytes: u64) -> bool {
+        let end = iova.saturating_add(len_bytes);
+        self.retired.iter().any(|range| range.iova < end && range.end() > iova)
     }
 
     /// Ranges taken out that something may still use.
@@ -356,13 +367,23 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// A pinned view of `len_bytes` at `iova`, for queues. They must lie in one range.
+    /// A pinned view of `len_bytes` at `iova`, for queues. Where they lie in several ranges (behind an IOMMU of the
+    /// guest's), these are mapped once more, one after the other.
     pub fn view(&mut self, iova: u64, len_bytes: u64, access: Access) -> Result<MappedRange, Fault> {
         let (mapping, offset, left) = self.find(iova, access)?;
-        if left < len_bytes {
-            return Err(Fault { iova: iova + left });
+        if left >= len_bytes {
+            return MappedRange::new(mapping, offset, len_bytes).ok_or(Fault { iova });
         }
-        MappedRange::new(mapping, offset, len_bytes).ok_or(Fault { iova })
+        let (mut pieces, mut at, mut rest) = (Vec::new(), iova, len_bytes);
+        while rest > 0 {
+            let (mapping, offset, left) = self.find(at, access)?;
+            let piece_bytes = left.min(rest);
+            pieces.push((Arc::clone(mapping), offset, piece_bytes));
+            rest -= piece_bytes;
+            at = at.checked_add(piece_bytes).ok_or(Fault { iova: at })?;
+        }
+        let joined = Mapping::joined(pieces).map_err(|_| Fault { iova })?;
+        MappedRange::new(&joined, 0, len_bytes).ok_or(Fault { iova })
     }
 
     /// Whether all of `len_bytes` at `iova` can be reached; empty ranges can.

@@ -11,7 +11,7 @@ use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::{Backend, Config};
 use crate::drives::Found;
-use crate::host::{DeviceLock, HostReport, mark_image, mark_start, new_mark};
+use crate::host::{DeviceLock, HostReport, keep_mark, mark_image, mark_start, new_mark};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -160,7 +160,11 @@ impl Prepared {
                 Ok(image) => self.mark(&image),
                 Err(_) => self.file.save(self.layout.clone()),
             },
-            _ => self.file.save(self.layout.clone()),
+            _ => {
+                // Before the layout, by which a drive without its mark would be another one.
+                self.keep_mark(|path| OpenOptions::new().read(true).write(true).open(path))?;
+                self.file.save(self.layout.clone())
+            }
         }
         .map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file, lock))
@@ -173,6 +177,17 @@ impl Prepared {
             Err(error) if error.is_no_room() && self.file.has_all_but_start(&self.layout) => Ok(()),
             recorded => recorded,
         }
+    }
+
+    /// Puts the drive's mark behind its disks, where that is its identity.
+    fn keep_mark(&self, open: impl FnOnce(&Path) -> io::Result<File>) -> Result<(), ConfigErrors> {
+        let device = &self.host.device;
+        let Some(id) = device.id.as_deref().filter(|_| self.host.is_marked) else { return Ok(()) };
+        let kept = open(Path::new(&device.path)).and_then(|drive| keep_mark(&drive, device.size_bytes, id));
+        kept.map_err(|e| {
+            let what = format!("can't write to {} by what it is known again: {e}", device.path);
+            ConfigErrors::one(self.config.file(), what, "check the drive (`dmesg`)")
+        })
     }
 
     /// Records the layout of an image with the image's marks. Killed in between, the next start knows the image by the
@@ -198,8 +213,9 @@ impl Prepared {
     /// As [`Prepared::commit`], of a drive that was handed over: it is there, and its opener locked it.
     ///
     /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn commit_handed_over(mut self) -> Result<(Config, LayoutFile), ConfigErrors> {
+    /// What [`LayoutFile::save`] reports, or that the drive can't be written.
+    pub fn commit_handed_over(mut self, lock: &DeviceLock) -> Result<(Config, LayoutFile), ConfigErrors> {
+        self.keep_mark(|_| lock.file().ok_or(io::ErrorKind::NotFound)?.try_clone())?;
         self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file))
     }

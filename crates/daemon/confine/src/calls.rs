@@ -292,6 +292,7 @@ const GATE: &[Call] = &[
     any(SYS_sendmsg),
     any(SYS_getsockopt),
     any(SYS_fcntl),
+    any(SYS_memfd_create),
     any(SYS_readlinkat),
     #[cfg(target_arch = "x86_64")]
     any(SYS_readlink),

@@ -335,7 +335,7 @@ impl Owner {
         let drive =
             drive::open_over(&found.config, &profile, size_bytes, opened).map_err(|error| not_usable(&error))?;
         let prepared = found.prepare().map_err(|errors| refused(&errors))?;
-        let (config, layout) = prepared.commit_handed_over().map_err(|errors| {
+        let (config, layout) = prepared.commit_handed_over(&lock).map_err(|errors| {
             let (title, remedy) = in_words(&errors);
             Problem::new(507, "not-durable", title, remedy)
         })?;

@@ -49,6 +49,16 @@ pub struct Layout {
     pub(crate) clean: Vec<Extent>,
 }
 
+impl DeviceIdentity {
+    /// What an identity begins with that is a mark of ours on a drive that has no other one.
+    pub const MARK: &str = "mark-";
+
+    /// Whether a drive without such a mark is another one.
+    pub fn is_mark(&self) -> bool {
+        self.id.as_deref().is_some_and(|id| id.starts_with(Self::MARK))
+    }
+}
+
 impl Layout {
     /// From now on the drive is known by its mark too.
     pub fn identify(&mut self, id: String) {

@@ -201,9 +201,10 @@ fn is_as_last_served(now: &DeviceIdentity, before: &DeviceIdentity) -> bool {
 }
 
 fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &DeviceIdentity, changes: &mut Vec<Change>) {
-    if let (Some(now_id), Some(before_id)) = (&now.id, &before.id)
-        && now_id != before_id
+    if let Some(before_id) = before.id.as_deref().filter(|_| now.id.is_some() || before.is_mark())
+        && now.id.as_deref() != Some(before_id)
     {
+        let now_id = now.id.as_deref().unwrap_or("without a mark");
         let what =
             format!("{} is drive {now_id}, its layout was made for drive {before_id} at {}", now.path, before.path);
         found.add(

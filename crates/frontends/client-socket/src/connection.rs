@@ -95,7 +95,7 @@ pub trait Protocol {
     fn payload_bytes(&self, header: Self::Header, replies: &mut Replies) -> Result<usize, Self::Error>;
 
     /// Does what a message asks for. `fds` came with it; those that it does not want are closed. Returns a
-    /// line for the log if it was refused.
+    /// line for the log if it was refused, or done otherwise than the client may think.
     ///
     /// # Errors
     /// The connection is over.

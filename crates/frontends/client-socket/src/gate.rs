@@ -4,9 +4,9 @@
 //! Closing a file on a FUSE mount asks the mount's server, and waits for it where no signal reaches: a thread that
 //! does so can't be ended, nor can its process. A client may attach such a file, of its own mount, to any message, and
 //! has it in our table as soon as we receive it. So a message that has descriptors is received by another process,
-//! which passes on what is memory, an eventfd or a Unix stream socket (these wait for nobody), and closes the rest.
-//! What hangs there is one thread of that process, the client's connection is over anyway, and its tenant is served
-//! again once the file is closed.
+//! which passes on what is memory, an eventfd or a Unix stream socket (these wait for nobody), and closes the rest: a
+//! stand-in takes its place, an empty memfd of the same name. Where closing hangs, one thread of that process does, the
+//! client's connection is over, and its tenant is served again once the file is closed.
 //!
 //! ```text
 //!   client ──── bytes ────▶ daemon          looks first (MSG_PEEK), without room for descriptors
@@ -15,16 +15,18 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::fs::fcntl_get_seals;
+use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -40,6 +42,9 @@ const MAX_BYTES: usize = 4096;
 
 /// How long the gate may take for an answer: it waits for nobody.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a file may take to be closed whose client goes on: most are on a disk's file system.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long the gate may take to take an order: it waits for nobody.
 const ORDER_LIMIT: Duration = Duration::from_millis(100);
@@ -283,7 +288,10 @@ fn pass(client: &OwnedFd, channel: &OwnedFd, device: u64, closing: &ClosingOf) {
         } else {
             match receive(client, &mut bytes[1..=room], RecvFlags::DONTWAIT) {
                 Ok(Received::Bytes(len, fds)) if fds.iter().all(is_harmless) => (answer::BYTES, len, fds),
-                Ok(Received::Bytes(_, fds)) => (answer::FOREIGN, 0, fds),
+                Ok(Received::Bytes(len, fds)) => match exchange(fds, device, closing) {
+                    Some(fds) => (answer::BYTES, len, fds),
+                    None => (answer::FOREIGN, 0, Vec::new()),
+                },
                 Ok(Received::TooManyFds(fds)) => (answer::TOO_MANY, 0, fds),
                 Ok(Received::Nothing) => (answer::NOTHING, 0, Vec::new()),
                 Ok(Received::End) => (answer::END, 0, Vec::new()),
@@ -295,12 +303,12 @@ fn pass(client: &OwnedFd, channel: &OwnedFd, device: u64, closing: &ClosingOf) {
         };
         bytes[0] = kind;
         let passed: Vec<BorrowedFd<'_>> = fds.iter().filter(|_| kind == answer::BYTES).map(AsFd::as_fd).collect();
-        let is_foreign = kind == answer::FOREIGN || kind == answer::TOO_MANY;
-        if is_foreign {
+        let is_refused = kind == answer::TOO_MANY;
+        if is_refused {
             lock(closing).insert(device);
         }
         let sent = send_whole(channel, &bytes[..=len], &passed);
-        if is_foreign {
+        if is_refused {
             close(fds, device, closing);
         }
         if sent.is_err() {
@@ -308,6 +316,38 @@ fn pass(client: &OwnedFd, channel: &OwnedFd, device: u64, closing: &ClosingOf) {
         }
     }
 }
+
+/// Closes descriptors that are not harmless, and puts stand-ins in their places. `None`: closing takes too long, or
+/// there are no descriptors for stand-ins.
+fn exchange(fds: Vec<OwnedFd>, device: u64, closing: &ClosingOf) -> Option<Vec<OwnedFd>> {
+    let mut foreign = Vec::new();
+    let mut stand_in = |fd: OwnedFd| {
+        if is_harmless(&fd) {
+            return Some(fd);
+        }
+        let stand_in = stand_in_for(&fd);
+        foreign.push(fd);
+        stand_in
+    };
+    // All of them, so that none is closed here.
+    let exchanged: Vec<Option<OwnedFd>> = fds.into_iter().map(&mut stand_in).collect();
+    lock(closing).insert(device);
+    let closed = close(foreign, device, closing);
+    closed.recv_timeout(CLOSE_LIMIT).ok()?;
+    exchanged.into_iter().collect()
+}
+
+/// An empty memfd with the file's name, which says what could not be had.
+fn stand_in_for(fd: &OwnedFd) -> Option<OwnedFd> {
+    // Asks the kernel's own records alone.
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    let bytes = name.as_os_str().as_bytes();
+    let shown = bytes.get(bytes.len().saturating_sub(STAND_IN_NAME_BYTES)..).unwrap_or_default();
+    memfd_create(shown, MemfdFlags::CLOEXEC).ok()
+}
+
+/// Bytes of a memfd's name at most (memfd_create(2)).
+const STAND_IN_NAME_BYTES: usize = 249;
 
 /// Whether closing it waits for nobody, as far as can be told without asking anybody: memory (only its files have
 /// seals), eventfds, and Unix stream sockets.
@@ -317,15 +357,19 @@ pub fn is_harmless(fd: &OwnedFd) -> bool {
     fcntl_get_seals(fd).is_ok() || eventfd::admit(fd).is_ok() || is_socket()
 }
 
-/// Closes what may take for ever, on a thread of its own; until then the device's clients may bring no more.
-fn close(fds: Vec<OwnedFd>, device: u64, closing: &ClosingOf) {
-    let closing = Arc::clone(closing);
+/// Closes what may take for ever, on a thread of its own; until then the device's clients may bring no more. The
+/// receiver hears when it is done.
+fn close(fds: Vec<OwnedFd>, device: u64, closing: &ClosingOf) -> Receiver<()> {
+    let (closing, (done, heard)) = (Arc::clone(closing), channel());
     let close = move || {
         drop(fds);
         lock(&closing).remove(&device);
+        // Nobody may be waiting for it.
+        let _ = done.send(());
     };
     // Without a thread they are closed here, by this client's own, and count as being closed for good.
     let _ = Builder::new().name("closing".into()).spawn(close);
+    heard
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -30,10 +30,43 @@ const DOORBELL_BYTES: u64 = 4096;
 /// Something that the wiring has to act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
+    /// The guest's driver enabled the controller, in vain.
+    Fatal(Fatal),
     /// To be recorded where it outlives us; answered by [`Controller::format_recorded`].
     Format(FormatRecord),
     /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
     FlushFailed(DeviceError),
+}
+
+/// Why a controller reports a fatal status (CSTS.CFS), or will never be of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    /// Its admin queues are not in memory that the client shares.
+    #[error(
+        "its admin queues, at {asq:#x} and {acq:#x}, are not in memory that the VMM shares: give the VM memory from a \
+         memfd (QEMU: -object memory-backend-memfd,id=mem,size=…,share=on -machine memory-backend=mem)"
+    )]
+    Unreachable {
+        /// The admin submission queue's address.
+        asq: u64,
+        /// The admin completion queue's.
+        acq: u64,
+    },
+    /// The guest writes its commands to other memory than the client shares: a private copy. What it waits for never
+    /// comes.
+    #[error(
+        "its driver's first command is blank: the VMM's memory is private, as it seems; give the VM shared memory \
+         (QEMU: share=on)"
+    )]
+    Blank,
+    /// CC or AQA ask for something that it can't be.
+    #[error("its driver asks for another controller than this one (CC {cc:#x}, AQA {aqa:#x})")]
+    Settings {
+        /// Controller Configuration.
+        cc: u32,
+        /// Admin Queue Attributes.
+        aqa: u32,
+    },
 }
 
 /// What must be durable before a Format NVM goes on.
@@ -243,10 +276,18 @@ impl<I: Interrupts> Controller<I> {
             self.regs.csts.0 |= Csts::RDY;
             return;
         }
-        let queues = if self.regs.can_enable() { self.admin_queues() } else { None };
-        let Some((sq, cq)) = queues else {
-            self.regs.csts.0 |= Csts::CFS;
-            return;
+        let (asq, acq) = (self.regs.asq, self.regs.acq);
+        let queues = match self.regs.can_enable() {
+            true => self.admin_queues().ok_or(Fatal::Unreachable { asq, acq }),
+            false => Err(Fatal::Settings { cc: self.regs.cc.0, aqa: self.regs.aqa.0 }),
+        };
+        let (sq, cq) = match queues {
+            Ok(queues) => queues,
+            Err(fatal) => {
+                self.regs.csts.0 |= Csts::CFS;
+                self.wiring_events.push_back(Event::Fatal(fatal));
+                return;
+            }
         };
         self.start_arbitration();
         self.queues.insert_cq(cq);
@@ -376,9 +417,9 @@ impl<I: Interrupts> Controller<I> {
         Ok(())
     }
 
-    /// Takes guest memory out: exactly a range that was added. Queues in it halt, new commands to it fail
-    /// with Data Transfer Error; commands in flight may use it until [`Controller::take_unmapped`] says
-    /// that it is quiet. The caller must not keep the mapping's `Arc`: it would never be.
+    /// Takes guest memory out: all ranges in there. Queues in them halt, new commands to them fail with Data Transfer
+    /// Error; commands in flight may use them until they are not [`in use`](Controller::is_in_use) any more. The caller
+    /// must not keep a mapping's `Arc`: it would always be.
     pub fn dma_unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), SpaceError> {
         self.memory.unmap(iova, len_bytes)?;
         self.queues.detach(iova, len_bytes);
@@ -407,6 +448,11 @@ impl<I: Interrupts> Controller<I> {
     /// A range taken out that nothing uses any more, `listener` included: its address and length in bytes, each once.
     pub fn take_unmapped(&mut self, listener: &mut dyn MemoryListener) -> Option<(u64, u64)> {
         self.memory.take_unmapped(listener)
+    }
+
+    /// Whether something may still use a range that was taken out of `len_bytes` at `iova`.
+    pub fn is_in_use(&self, iova: u64, len_bytes: u64) -> bool {
+        self.memory.is_in_use(iova, len_bytes)
     }
 
     /// Ranges taken out that something may still use.
@@ -452,7 +498,7 @@ impl<I: Interrupts> Controller<I> {
         for cq in self.queues.cqs_mut() {
             invalid |= cq.refresh(awake).is_err();
             level |= cq.interrupts && cq.occupied() > 0;
-            heads = heads.rotate_left(7) ^ u64::from(cq.head());
+            heads = heads.rotate_left(7) ^ u64::from(cq.head);
         }
         self.irq.set_pin(level, heads);
         if invalid {

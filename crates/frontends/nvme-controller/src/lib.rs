@@ -65,7 +65,7 @@ mod turns;
 pub use admin::nguid;
 pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
-pub use controller::{Controller, Event, FormatRecord, FormatStep};
+pub use controller::{Controller, Event, Fatal, FormatRecord, FormatStep};
 pub use crash::{Crash, Swap, crash_at, swap};
 pub use journal::journal_bytes;
 pub use msix::{Interrupts, VECTORS};

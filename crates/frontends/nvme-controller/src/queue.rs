@@ -443,11 +443,6 @@ impl Cq {
         if to >= from { to - from } else { to + (self.at.entries - from) }
     }
 
-    /// The entry that the host reads next, as far as its doorbell told.
-    pub fn head(&self) -> u16 {
-        self.head
-    }
-
     /// Entries that the host has not consumed, as far as the last known head tells.
     pub fn occupied(&self) -> u16 {
         self.distance(self.head, self.tail)

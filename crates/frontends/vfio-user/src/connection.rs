@@ -43,6 +43,8 @@ pub struct ClientState {
     negotiated: Option<Negotiated>,
     /// What its last message did that lasts.
     lasting: Option<Lasting>,
+    /// What was done of it is worth a line of the log.
+    warning: Option<String>,
     kept: KeptMessages,
 }
 
@@ -128,12 +130,13 @@ impl Protocol for ClientState {
         replies: &mut Replies,
     ) -> Result<Option<String>, ProtocolError> {
         self.lasting = None;
+        self.warning = None;
         let payload = Payload::parse(header.command, payload);
         let outcome = payload.and_then(|payload| self.handle(payload, fds, device)).unwrap_or_else(Outcome::Failed);
         let errno = match outcome {
             Outcome::Done(payload, fd) => {
                 push(replies, header, Ok(&payload), fd);
-                return Ok(None);
+                return Ok(self.warning.take());
             }
             Outcome::Failed(errno) | Outcome::Logged(errno, _) | Outcome::Fatal(errno, _) => errno,
         };
@@ -158,7 +161,7 @@ impl Protocol for ClientState {
 impl ClientState {
     /// A client that said nothing yet.
     pub fn new(spec: Arc<DeviceSpec>) -> Self {
-        Self { spec, negotiated: None, lasting: None, kept: KeptMessages::default() }
+        Self { spec, negotiated: None, lasting: None, warning: None, kept: KeptMessages::default() }
     }
 
     /// Answers what the description of the device answers; asks the device about the rest.
@@ -181,7 +184,10 @@ impl ClientState {
             }
             Payload::DmaMap(_) if fds.len() > 1 => return Err(Errno::INVAL),
             Payload::DmaMap(map) => match dma::admit(&map, fds.pop(), &self.spec.budget) {
-                Ok(request) => (Shape::Bare, request),
+                Ok((request, warning)) => {
+                    self.warning = warning;
+                    (Shape::Bare, request)
+                }
                 Err((errno, why)) => return Ok(Outcome::Logged(errno, why)),
             },
             Payload::DmaUnmap(unmap) => (Shape::Unmap(unmap), unmap_request(&unmap)?),

@@ -9,11 +9,16 @@ use rustix::io::Errno;
 use crate::request::{IrqChange, Request, SetIrqs};
 use crate::wire::DmaMap;
 
-/// Maps the file behind a DMA map, if there is one, as far as the client's budget goes.
+/// Maps the file behind a DMA map, if there is one, as far as the client's budget goes. A file that can't be mapped
+/// leaves a hole, and a text for the log: the guest may never use it for its commands.
 ///
 /// # Errors
 /// The error for the client, and a text for the log.
-pub fn admit(map: &DmaMap, fd: Option<OwnedFd>, budget: &Arc<Budget>) -> Result<Request, (Errno, String)> {
+pub fn admit(
+    map: &DmaMap,
+    fd: Option<OwnedFd>,
+    budget: &Arc<Budget>,
+) -> Result<(Request, Option<String>), (Errno, String)> {
     let DmaMap { flags, offset_bytes, iova, len_bytes } = *map;
     let refuse = |errno, why: &str| {
         Err((errno, format!("DMA map of {len_bytes:#x} bytes at {iova:#x}, file offset {offset_bytes:#x}: {why}")))
@@ -31,13 +36,14 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>, budget: &Arc<Budget>) -> Result<
     let writable = flags & DmaMap::WRITABLE != 0;
     let fd = match fd {
         None if flags & DmaMap::MMAP != 0 => return refuse(Errno::INVAL, "no file descriptor came along"),
-        None => return Ok(hole),
+        None => return Ok((hole, None)),
         // A range that the device may neither read nor write.
-        Some(_) if !writable && flags & DmaMap::READABLE == 0 => return Ok(hole),
+        Some(_) if !writable && flags & DmaMap::READABLE == 0 => return Ok((hole, None)),
         Some(fd) => fd,
     };
     match Mapping::within(budget, fd.as_fd(), offset_bytes, len_bytes, writable) {
-        Ok(mapping) => Ok(Request::DmaMap { iova, len_bytes, mapping: Some(mapping) }),
+        Ok(mapping) => Ok((Request::DmaMap { iova, len_bytes, mapping: Some(mapping) }, None)),
+        Err(error) if error.is_of_file() => Ok((hole, Some(error.hole(fd.as_fd(), iova, len_bytes)))),
         Err(error) => {
             let errno = match error {
                 MapError::Os(errno) => errno,

@@ -17,7 +17,7 @@ pub enum Lasting {
         /// How much.
         len_bytes: u64,
     },
-    /// It took such memory away.
+    /// It took all memory in there away.
     Unmap {
         /// Where.
         iova: u64,
@@ -54,7 +54,8 @@ impl KeptMessages {
                 self.maps.push((number, iova, len_bytes));
                 Keeping { keep: true, forget: Vec::new() }
             }
-            Lasting::Unmap { iova, len_bytes } => self.unmapped(|map| (map.1, map.2) == (iova, len_bytes)),
+            // No map lies there only in part: that would have been refused.
+            Lasting::Unmap { iova, len_bytes } => self.unmapped(|map| map.1 >= iova && map.1 - iova < len_bytes),
             Lasting::UnmapAll => self.unmapped(|_| true),
             Lasting::Irqs { index, vectors, assigned } => self.irqs(number, index, vectors, assigned),
         }
@@ -106,7 +107,10 @@ mod tests {
         let unmap = Lasting::Unmap { iova: 0, len_bytes: 4096 };
         assert_eq!(kept.done(4, unmap), Keeping { keep: false, forget: vec![2] });
         assert!(kept.done(5, map(0)).keep);
-        assert_eq!(kept.done(6, Lasting::UnmapAll), Keeping { keep: false, forget: vec![3, 5] });
+        let both = Lasting::Unmap { iova: 0, len_bytes: 1 << 20 };
+        assert_eq!(kept.done(6, both), Keeping { keep: false, forget: vec![3, 5] });
+        assert!(kept.done(7, map(0)).keep);
+        assert_eq!(kept.done(8, Lasting::UnmapAll), Keeping { keep: false, forget: vec![7] });
     }
 
     #[test]

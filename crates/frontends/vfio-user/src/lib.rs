@@ -48,7 +48,7 @@
 //!
 //! Access to memory without a file descriptor (DMA_READ, DMA_WRITE: such ranges are holes) and so the
 //! twin socket; DEVICE_GET_REGION_IO_FDS, REGION_WRITE_MULTI, migration and dirty page tracking
-//! (`ENOTSUP`); guest memory in files that are not on tmpfs or hugetlbfs.
+//! (`ENOTSUP`). Guest memory in files that are not on tmpfs or hugetlbfs is a hole, with a line in the log.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "sockets are served by threads")]

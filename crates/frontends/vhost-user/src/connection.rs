@@ -89,6 +89,7 @@ impl Protocol for FrontEnd {
         replies: &mut Replies,
     ) -> Result<Option<String>, ProtocolError> {
         self.lasting = None;
+        self.warning = None;
         let result = match Request::parse(header.request, payload, fds) {
             Ok(request) => {
                 let lasting = self.lasting_of(&request);
@@ -117,7 +118,7 @@ impl Protocol for FrontEnd {
                 return Ok(Some(refused.to_string()));
             }
         }
-        Ok(None)
+        Ok(self.warning.take())
     }
 
     fn keeping(&mut self, number: u64) -> Keeping {

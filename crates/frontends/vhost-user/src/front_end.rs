@@ -9,7 +9,9 @@ use crate::inflight::Inflight;
 use crate::kept::{KeptMessages, Lasting};
 use crate::memory::{MAX_REGIONS, Memory, Region};
 use crate::ring::Ring;
-use crate::wire::{ConfigRange, MemoryRequest, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature};
+use crate::wire::{
+    ConfigRange, MemoryRequest, RegionPayload, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature,
+};
 
 /// What the server has of the protocol.
 const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
@@ -57,6 +59,8 @@ pub struct FrontEnd {
     is_restoring: bool,
     /// What the last message did that lasts.
     pub(crate) lasting: Option<Lasting>,
+    /// What was done of it is worth a line of the log.
+    pub(crate) warning: Option<String>,
     pub(crate) kept: KeptMessages,
 }
 
@@ -77,6 +81,7 @@ impl FrontEnd {
             config_change_due: false,
             is_restoring: false,
             lasting: None,
+            warning: None,
             kept: KeptMessages::default(),
         }
     }
@@ -301,18 +306,24 @@ impl FrontEnd {
         Ok(Answer::Reply(range.encode(&data)))
     }
 
+    fn map(&mut self, payload: &RegionPayload, file: &OwnedFd, memory: &mut Memory) -> Result<(), String> {
+        let mut region = Region::map(payload, file, &self.memory, &self.spec.budget)?;
+        self.warning = region.warning.take().or(self.warning.take());
+        memory.add(region)
+    }
+
     fn change_memory(&mut self, request: MemoryRequest, device: &mut dyn Device) -> Result<(), String> {
         let mut memory = self.memory.clone();
         match request {
             MemoryRequest::SetMemTable(regions) => {
                 memory = Memory::default();
                 for (payload, file) in regions {
-                    memory.add(Region::map(&payload, &file, &self.memory, &self.spec.budget)?)?;
+                    self.map(&payload, &file, &mut memory)?;
                 }
             }
             MemoryRequest::AddMemReg(payload, file) => {
                 self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
-                memory.add(Region::map(&payload, &file, &self.memory, &self.spec.budget)?)?;
+                self.map(&payload, &file, &mut memory)?;
             }
             MemoryRequest::RemMemReg(payload) => {
                 self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;

@@ -35,7 +35,8 @@
 //! # Not implemented
 //!
 //! Packed rings, dirty page logging and so live migration, postcopy, an IOMMU, in-band notifications, shared
-//! objects, device state transfer; guest memory in files that are not on tmpfs or hugetlbfs.
+//! objects, device state transfer. Guest memory in files that are not on tmpfs or hugetlbfs is a hole, with a
+//! line in the log.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "sockets are served by threads")]

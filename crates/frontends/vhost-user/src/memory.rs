@@ -21,10 +21,12 @@ pub struct Region {
     pub user_addr: u64,
     /// Its length in bytes; not 0. Neither address range wraps around.
     pub len_bytes: u64,
-    /// Its bytes, from the first one on.
-    pub mapping: Arc<Mapping>,
-    /// Which piece of which file.
-    source: Source,
+    /// Its bytes, from the first one on. `None`: a hole, whose file can't be mapped.
+    pub mapping: Option<Arc<Mapping>>,
+    /// Which piece of which file. `None` for a hole: no file system is asked what its file is.
+    source: Option<Source>,
+    /// What is to be said of a new hole.
+    pub(crate) warning: Option<String>,
 }
 
 /// A place in a file that is mapped, which keeps the numbers from being another file's.
@@ -56,17 +58,28 @@ impl Region {
             // The kernel alone answers for what is memory.
             let stat = fstat(file).map_err(MapError::Os)?;
             let source = Source { device: stat.st_dev, inode: stat.st_ino, offset_bytes };
-            let same = |region: &&Self| (region.source, region.len_bytes) == (source, len_bytes);
-            let mapping = match known.regions.iter().find(same) {
-                Some(region) => Arc::clone(&region.mapping),
+            let same = |region: &&Self| (region.source, region.len_bytes) == (Some(source), len_bytes);
+            let mapping = match known.regions.iter().find(same).and_then(|region| region.mapping.as_ref()) {
+                Some(mapping) => Arc::clone(mapping),
                 None => Mapping::within(budget, file.as_fd(), offset_bytes, len_bytes, true)?,
             };
             Ok((mapping, source))
         });
+        let hole = Self { guest_addr, user_addr, len_bytes, mapping: None, source: None, warning: None };
         match mapped {
-            Ok((mapping, source)) => Ok(Self { guest_addr, user_addr, len_bytes, mapping, source }),
+            Ok((mapping, source)) => Ok(Self { mapping: Some(mapping), source: Some(source), ..hole }),
+            Err(error) if error.is_of_file() => {
+                let is_known = known.regions.iter().any(|region| region.is_same_hole(&hole));
+                let warning = (!is_known).then(|| error.hole(file.as_fd(), guest_addr, len_bytes));
+                Ok(Self { warning, ..hole })
+            }
             Err(error) => refuse(&error.to_string()),
         }
+    }
+
+    fn is_same_hole(&self, other: &Self) -> bool {
+        let place = |region: &Self| (region.guest_addr, region.user_addr, region.len_bytes);
+        self.mapping.is_none() && place(self) == place(other)
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -94,17 +107,17 @@ impl Memory {
     pub fn guest_memory(&self) -> GuestMemory {
         let mut memory = GuestMemory::default();
         for region in &self.regions {
-            let mapped =
-                memory.map(region.guest_addr, region.len_bytes, Some(Mapping::alias(&region.mapping)), &mut ());
+            let mapping = region.mapping.as_ref().map(Mapping::alias);
+            let mapped = memory.map(region.guest_addr, region.len_bytes, mapping, &mut ());
             debug_assert!(mapped.is_ok(), "regions were checked when they were added");
         }
         memory
     }
 
-    /// The guest physical address of `len_bytes` at an address of the client's, if they are in one region and
+    /// The guest physical address of `len_bytes` at an address of the client's, if they are in one region, no hole, and
     /// aligned to `align` both in the guest and in our mapping of it.
     pub(crate) fn guest_addr(&self, user_addr: u64, len_bytes: u64, align: u64) -> Option<u64> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().filter(|region| region.mapping.is_some()).find_map(|region| {
             let offset = user_addr.checked_sub(region.user_addr)?;
             let end = offset.checked_add(len_bytes)?;
             let guest_addr = region.guest_addr.checked_add(offset)?;

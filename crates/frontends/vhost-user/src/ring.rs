@@ -136,9 +136,12 @@ impl Ring {
 fn place(addresses: &RingAddresses, size: u16, memory: &Memory) -> Result<Placed, String> {
     let entries = u64::from(size);
     let find = |what: &str, user_addr: u64, len_bytes: u64, align: u64| {
-        memory
-            .guest_addr(user_addr, len_bytes, align)
-            .ok_or_else(|| format!("its {what} at {user_addr:#x} is not in one memory region, or not aligned there"))
+        memory.guest_addr(user_addr, len_bytes, align).ok_or_else(|| {
+            format!(
+                "its {what} at {user_addr:#x} is not in one memory region, or not aligned there (all memory of the \
+                     VM must be shared; QEMU: share=on)"
+            )
+        })
     };
     Ok(Placed {
         desc_table: find("descriptor table", addresses.desc_table, 16 * entries, 16)?,

@@ -179,6 +179,14 @@ impl Nvme {
     }
 
     fn enable(&self) -> io::Result<()> {
+        match self.comes_up()? {
+            true => Ok(()),
+            false => Err(io::Error::other("the controller reports a fatal status")),
+        }
+    }
+
+    /// Whether it runs once it is enabled, with its queues where they are; else it reports a fatal status.
+    pub fn comes_up(&self) -> io::Result<bool> {
         // Memory space and bus mastering.
         self.ask(&region_write(1, 0, 7, 4, &6_u16.to_le_bytes()), &[])?.map_err(io::Error::from)?;
         let pair = self.pairs[0];
@@ -187,13 +195,16 @@ impl Nvme {
         self.write_register(Reg::Acq, &(QUEUES_IOVA + pair.cq_at()).to_le_bytes())?;
         self.write_register(Reg::Cc, &Cc::enable_nvm().0.to_le_bytes())?;
         let start = Instant::now();
-        while !self.status_register()?.rdy() {
+        loop {
+            let status = self.status_register()?;
+            if status.rdy() || status.0 & Csts::CFS != 0 {
+                return Ok(status.rdy());
+            }
             if start.elapsed() > COMMAND_LIMIT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(())
     }
 
     /// Puts a command into queue 0 or 1, under an identifier that the caller chose.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use guest_memory::{Access, Fault, GuestMemory, IoBuf, MappedRange, Mapping};
+use guest_memory::{Access, Fault, GuestMemory, IoBuf, MappedRange, Mapping, SpaceError};
 
 fn range() -> MappedRange {
     let mapping = Mapping::anonymous(4096).expect("memory");
@@ -152,4 +152,59 @@ fn no_tenants_data_goes_into_a_core_dump() {
     for mapping in [shared, alias, one, beside] {
         assert!(flags_of(&mapping).split_whitespace().any(|flag| flag == "dd"), "{}", flags_of(&mapping));
     }
+}
+
+/// A memfd with the number of each page in it.
+fn numbered(pages: u64) -> std::os::fd::OwnedFd {
+    let (pages_of, fd) = Mapping::memfd("numbered", pages as usize * 4096).expect("a memfd");
+    for page in 0..pages {
+        pages_of.write_at(page * 4096, &[page as u8; 4096]).expect("inside");
+    }
+    fd
+}
+
+/// Only here: a queue in pages that an IOMMU puts together, or one that keeps memory that was taken out.
+#[test]
+fn a_view_over_several_ranges_is_their_memory_in_order() {
+    let fd = numbered(8);
+    let mut memory = GuestMemory::default();
+    for (at, page) in [(0x1000, 5), (0x2000, 2), (0x3000, 7)] {
+        let mapping = Mapping::shared(std::os::fd::AsFd::as_fd(&fd), page * 4096, 4096, true).expect("mappable");
+        memory.map(at, 4096, Some(mapping), &mut ()).expect("free");
+    }
+    memory.map(0x4000, 0x1000, None, &mut ()).expect("free");
+    let view = memory.view(0x1000, 0x2400, Access::Write).expect("mapped");
+    assert_eq!([0, 4096, 8192, 0x23ff].map(|at| view.load_u8(at)), [5, 2, 7, 7].map(Some));
+    view.store_u8(4096, 99).expect("inside");
+    let mut byte = [0];
+    memory.read(0x2000, &mut byte).expect("mapped");
+    assert_eq!((byte, view.load_u8(0x2400)), ([99], None));
+    for (at, len_bytes, fault) in [(0x3000, 0x1001, 0x4000), (0x0, 16, 0x0)] {
+        assert_eq!(memory.view(at, len_bytes, Access::Read).err(), Some(Fault { iova: fault }));
+    }
+    // A view that does not start at a page has no place to be mapped at.
+    assert!(memory.view(0x1800, 0x1000, Access::Read).is_err());
+
+    memory.unmap(0x1000, 0x3000).expect("whole ranges");
+    assert_eq!((memory.take_unmapped(&mut ()), memory.is_in_use(0x2000, 1)), (None, true));
+    drop(view);
+    let quiet = std::iter::from_fn(|| memory.take_unmapped(&mut ())).count();
+    assert_eq!((quiet, memory.is_in_use(0x1000, 0x3000), memory.len()), (3, false, 1));
+}
+
+/// Only here: an unmap of an IOMMU, which covers several ranges, none, or a part of one.
+#[test]
+fn an_unmap_takes_all_ranges_that_lie_in_it() {
+    let mut memory = GuestMemory::default();
+    for at in [0x1000, 0x2000, 0x8000] {
+        memory.map(at, 0x1000, None, &mut ()).expect("free");
+    }
+    for (at, len_bytes) in [(0x1800, 0x4000), (0, 0x1001), (0x8000, 0x800)] {
+        assert_eq!(memory.unmap(at, len_bytes), Err(SpaceError::Part), "{at:#x}");
+    }
+    assert_eq!(memory.len(), 3);
+    assert_eq!((memory.unmap(0x4000, 0x4000), memory.len()), (Ok(()), 3));
+    assert_eq!((memory.unmap(0, 0x8000), memory.len()), (Ok(()), 1));
+    assert_eq!((memory.unmap(0, u64::MAX), memory.len()), (Ok(()), 0));
+    memory.map(0x2000, 0x1000, None, &mut ()).expect("free again");
 }

@@ -1,14 +1,17 @@
 //! A look at a block device, and at what else the kernel has of it.
 
+use std::fs::{File, read_dir};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use layout::{Layout, LayoutFile};
 use rustix::fs::OFlags;
 
-use super::image_id::ImageMarks;
+use super::drive_mark::{self, MARK_BYTES, PREFIX};
+use super::image_id::{ImageMarks, new_mark};
 use super::in_use::InUse;
-use super::{Found, block_size, id_at, kind_of, open_unclaimed, sys_of};
+use super::{Content, Found, block_size, id_at, kind_of, open_unclaimed, sys_of};
 use crate::config::Config;
 use crate::problem::Sink;
 
@@ -107,22 +110,128 @@ impl Config {
                 return None;
             }
         };
-        let marks = ImageMarks { id: id_at(&sys), start: None };
-        let content = self.unknown_content(&drive, &canonical, marks.id.clone());
-        let (len_bytes, content) = match content.and_then(|it| Ok(((&drive).seek(SeekFrom::End(0))?, it))) {
+        let identified = (&drive).seek(SeekFrom::End(0)).and_then(|len_bytes| {
+            let identified = self.identify(&drive, &canonical, len_bytes, id_at(&sys))?;
+            Ok((len_bytes, identified))
+        });
+        let (len_bytes, Identified { marks, content }) = match identified {
             Ok(found) => found,
             Err(e) => {
                 sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check the drive (`dmesg`)");
                 return None;
             }
         };
+        self.refuse_stranger(sink, &canonical, &marks)?;
         let block_bytes = block_size::of_device(&sys);
         Some(Found { path: canonical, marks, len_bytes, to_create: false, content, block_bytes })
     }
 }
 
+/// A block device's identity and data.
+pub(super) struct Identified {
+    pub marks: ImageMarks,
+    pub content: Option<Content>,
+}
+
+impl Config {
+    /// Says which drive this is, and what it holds unless that does not matter.
+    pub(super) fn identify(
+        &self,
+        drive: &File,
+        path: &Path,
+        len_bytes: u64,
+        known_to_kernel: Option<String>,
+    ) -> io::Result<Identified> {
+        let id = self.find_mark(drive, len_bytes).or_else(|| known_to_kernel.clone());
+        let content = self.unknown_content(drive, path, id)?;
+        let marks = self.marks_of(drive, path, len_bytes, known_to_kernel, content.as_ref());
+        Ok(Identified { marks, content })
+    }
+
+    /// Says which drive this is: by its mark, else by what the kernel knows, else by a new mark that
+    /// [`Prepared::commit`](crate::Prepared::commit) writes. A drive with data, or with a layout that knows of no mark,
+    /// has no room for one.
+    pub(super) fn marks_of(
+        &self,
+        drive: &File,
+        path: &Path,
+        len_bytes: u64,
+        known_to_kernel: Option<String>,
+        content: Option<&Content>,
+    ) -> ImageMarks {
+        let marked = self.find_mark(drive, len_bytes);
+        let is_markable = content.is_none() && self.has_room(len_bytes) && !self.has_layout(path, None);
+        match (marked, known_to_kernel) {
+            (Some(id), _) => ImageMarks { id: Some(id), start: None, is_on_drive: true },
+            (None, None) if is_markable => {
+                let id = new_mark().map(|mark| PREFIX.to_owned() + &mark);
+                ImageMarks { is_on_drive: id.is_some(), id, start: None }
+            }
+            (None, id) => ImageMarks { id, start: None, is_on_drive: false },
+        }
+    }
+
+    /// Whether the disks leave room for a mark.
+    fn has_room(&self, len_bytes: u64) -> bool {
+        let disks_bytes = self.device.size.map_or(MARK_BYTES, |size| size.0);
+        len_bytes >= disks_bytes.saturating_add(MARK_BYTES)
+    }
+
+    /// The mark behind the disks. Of a drive that grew, the layout knows where it was.
+    fn find_mark(&self, drive: &File, len_bytes: u64) -> Option<String> {
+        let last = (len_bytes - len_bytes % MARK_BYTES).checked_sub(MARK_BYTES);
+        let behind = self.device.size.map(|size| size.0);
+        let mut recorded = self.layouts().filter_map(|layout| {
+            let device = layout.device();
+            let id = device.id.as_deref().filter(|_| device.is_mark())?;
+            (drive_mark::read(drive, device.size_bytes)? == id).then(|| id.to_owned())
+        });
+        let here = [last, behind].into_iter().flatten().find_map(|at| drive_mark::read(drive, at));
+        here.or_else(|| recorded.next())
+    }
+
+    /// The layouts of this host's drives.
+    fn layouts(&self) -> impl Iterator<Item = Layout> + use<> {
+        let named = self.device.layout_file.clone();
+        let entries = read_dir(&self.state_dir).into_iter().flatten().flatten();
+        let is_layout = |name: &str| name.starts_with("layout-") && name.ends_with(".toml");
+        let others = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_layout));
+        let paths = named.into_iter().chain(others.map(|entry| entry.path()));
+        paths.filter_map(|path| LayoutFile::open(Some(path)).ok()?.layout().cloned())
+    }
+
+    /// Refuses a drive that has no layout under a path whose layout is of a marked drive: it may have taken that one's
+    /// name. `None`: it was refused.
+    pub(super) fn refuse_stranger(&self, sink: &mut Sink<'_>, path: &Path, marks: &ImageMarks) -> Option<()> {
+        let is_known = || marks.id.is_some() && self.is_known(path, marks.id.clone());
+        if !marks.is_on_drive && marks.id.is_some() || is_known() {
+            return Some(());
+        }
+        let is_former = |layout: &Layout| {
+            let device = layout.device();
+            Path::new(&device.path) == path && device.is_mark() && device.id != marks.id
+        };
+        let Some(former) = self.layouts().find(is_former) else { return Some(()) };
+        let what = format!(
+            "{} is not the drive that was served under this path before: that one has {} on it",
+            path.display(),
+            former.device().id.as_deref().unwrap_or_default(),
+        );
+        let remedy = format!(
+            "give the path of that drive (`lsblk -p`); to serve this one as a new drive, add --discard-content {}",
+            self.device.name
+        );
+        sink.maybe_at(self.marks.path.as_ref(), what, remedy);
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use layout::{DeviceIdentity, Wanted};
+
     use super::*;
 
     #[test]
@@ -148,5 +257,76 @@ mod tests {
         for other in ["/dev/null", "/dev/ngx", "/srv/ng0n1"] {
             assert_eq!(block_device_of(Path::new(other)), None, "{other}");
         }
+    }
+
+    const DRIVE_BYTES: u64 = 1 << 20;
+
+    fn drive(dir: &Path, name: &str) -> (std::path::PathBuf, File) {
+        let path = dir.join(name);
+        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+        file.set_len(DRIVE_BYTES).expect("its size");
+        (path, file)
+    }
+
+    fn config(dir: &Path, path: &Path) -> Config {
+        let text = format!(
+            "state_dir = {dir:?}\n[device]\nbackend = \"block\"\npath = {path:?}\n[policy]\nname = \"passthrough\"\n"
+        );
+        Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Records a layout, as a start does.
+    fn serve(config: &Config, path: &Path, drive: &File, id: String, size_bytes: u64) {
+        drive_mark::keep(drive, size_bytes, &id).expect("a mark");
+        let path = path.display().to_string();
+        let device = DeviceIdentity { path, id: Some(id), size_bytes, ..Default::default() };
+        let wanted = Wanted { name: "db", size: io_model::units::Size(size_bytes), offset: None, lba_bytes: 512 };
+        let (layout, _) = Layout::plan(&[wanted], &device, None).unwrap_or_else(|_| panic!("a layout"));
+        let mut file = LayoutFile::open(config.layout_path(&device)).expect("no file");
+        file.save(layout).expect("a file");
+    }
+
+    /// Only here: a drive that another one's layout is applied to, or that its own is not found for.
+    #[test]
+    fn a_drive_is_known_by_its_mark_wherever_it_is_and_however_it_grew() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, file) = drive(dir.path(), "loop0");
+        let ours = config(dir.path(), &path);
+        let new = ours.identify(&file, &path, DRIVE_BYTES, None).expect("readable").marks;
+        assert!(new.is_on_drive && new.id.as_deref().is_some_and(|id| id.starts_with(PREFIX)));
+        let id = new.id.clone().expect("a mark");
+        serve(&ours, &path, &file, id.clone(), DRIVE_BYTES - MARK_BYTES);
+
+        // Under another name, and grown: of that, only the layout knows where the mark is.
+        for len_bytes in [DRIVE_BYTES, 2 * DRIVE_BYTES] {
+            file.set_len(len_bytes).expect("its size");
+            let moved = config(dir.path(), Path::new("/dev/loop7"));
+            let known = moved.identify(&file, Path::new("/dev/loop7"), len_bytes, None).expect("readable").marks;
+            assert_eq!((known.id.as_ref(), known.is_on_drive), (Some(&id), true), "{len_bytes}");
+        }
+
+        // Another one that took its name.
+        let (other, stranger) = drive(dir.path(), "other");
+        for is_refused in [true, false] {
+            let mut ours = config(dir.path(), &path);
+            ours.device.discard_content = !is_refused;
+            let marks = ours.identify(&stranger, &path, DRIVE_BYTES, None).expect("readable").marks;
+            assert_ne!(marks.id.as_ref(), Some(&id));
+            let mut sink = Sink::new(&ours.text);
+            assert_eq!(ours.refuse_stranger(&mut sink, &path, &marks).is_none(), is_refused, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_drive_with_data_or_without_room_gets_no_mark() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, file) = drive(dir.path(), "loop0");
+        let mut ours = config(dir.path(), &path);
+        ours.device.size = Some(io_model::units::Size(DRIVE_BYTES));
+        assert_eq!(ours.identify(&file, &path, DRIVE_BYTES, None).expect("readable").marks.id, None);
+        ours.device.size = None;
+        file.write_all_at(b"data", 123).expect("data");
+        let found = ours.identify(&file, &path, DRIVE_BYTES, None).expect("readable");
+        assert_eq!((found.marks.id, found.content.map(|content| content.at_bytes)), (None, Some(123)));
     }
 }

@@ -6,6 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use rustix::io::Errno;
 
+use super::drive_mark::{MARK_BYTES, mark_in};
+
 /// The first and last bytes that are read whole: superblocks, partition tables, LUKS headers and RAID metadata.
 const HEAD_BYTES: u64 = 4 << 20;
 const TAIL_BYTES: u64 = 1 << 20;
@@ -110,14 +112,18 @@ const UNREADABLE: &str = "a range that can't be read";
 /// where the medium can't be read.
 ///
 /// Reads the first 4 MiB, the last 1 MiB, and 2,048 samples of 16 KiB between them; smaller drives whole.
-/// `None`: all of that is zero.
+/// `None`: all of that is zero, but for a mark of ours.
 pub fn look<E>(len_bytes: u64, mut read: impl FnMut(u64, &mut [u8]) -> Result<bool, E>) -> Result<Option<Content>, E> {
     for (start_bytes, end_bytes) in spans(len_bytes) {
         let mut span = vec![0; (end_bytes - start_bytes) as usize];
         if !read(start_bytes, &mut span)? {
             return Ok(Some(Content { at_bytes: start_bytes, kind: Some(UNREADABLE) }));
         }
-        if let Some(at) = span.iter().position(|byte| *byte != 0) {
+        let data_in = |(index, block): (usize, &[u8])| {
+            let at = block.iter().position(|byte| *byte != 0)?;
+            mark_in(block).is_none().then_some(index * MARK_BYTES as usize + at)
+        };
+        if let Some(at) = span.chunks(MARK_BYTES as usize).enumerate().find_map(data_in) {
             let first = Content { at_bytes: start_bytes + at as u64, kind: None };
             return Ok(Some(named(&span, start_bytes, len_bytes).unwrap_or(first)));
         }

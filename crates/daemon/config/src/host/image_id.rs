@@ -22,18 +22,20 @@ pub(super) struct ImageMarks {
     pub id: Option<String>,
     /// Which start served it last.
     pub start: Option<String>,
+    /// `id` is or will be in the block behind the disks.
+    pub is_on_drive: bool,
 }
 
 /// Those of the file of a path.
 pub(super) fn at(path: &Path) -> ImageMarks {
     let mark = |name| read(|found| getxattr(path, name, found));
-    ImageMarks { id: mark(ID), start: mark(START) }
+    ImageMarks { id: mark(ID), start: mark(START), is_on_drive: false }
 }
 
 /// Those of a file.
 pub(super) fn of(file: &File) -> ImageMarks {
     let mark = |name| read(|found| fgetxattr(file, name, found));
-    ImageMarks { id: mark(ID), start: mark(START) }
+    ImageMarks { id: mark(ID), start: mark(START), is_on_drive: false }
 }
 
 /// ImageMarks an image that has no mark yet. Returns the one that it has; `None`: it can't have one.
@@ -59,7 +61,11 @@ pub(crate) fn new_mark() -> Option<String> {
 fn read(from: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> Option<String> {
     let mut found = [0; DIGITS];
     let digits = from(&mut found).ok()?;
-    let found = found.get(..digits)?;
+    read_mark(found.get(..digits)?)
+}
+
+/// The mark that these are the digits of.
+pub(super) fn read_mark(found: &[u8]) -> Option<String> {
     let is_mark = found.len() == DIGITS && found.iter().all(u8::is_ascii_hexdigit);
     is_mark.then(|| String::from_utf8_lossy(found).into_owned())
 }

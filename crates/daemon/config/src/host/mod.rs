@@ -6,6 +6,7 @@ mod block_size;
 mod content;
 mod cpus;
 mod directories;
+mod drive_mark;
 mod files;
 mod image_id;
 pub mod in_use;
@@ -30,6 +31,8 @@ pub use self::block::nvme_character_device;
 pub use self::content::{Content, content_of};
 pub use self::cpus::{AllowedCpus, warn_crowded};
 use self::directories::open_safe;
+use self::drive_mark::MARK_BYTES;
+pub(crate) use self::drive_mark::keep as keep_mark;
 pub use self::files::{MORE_OPEN_FILES, most_open_files, warn_few_files};
 use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
@@ -54,6 +57,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 pub struct HostReport {
     /// The drive. For a file that is still to be created, what it will be.
     pub device: DeviceIdentity,
+    /// Its identity is a mark of ours, which [`Prepared::commit`](crate::Prepared::commit) writes behind the disks.
+    pub(crate) is_marked: bool,
     /// The file is missing (or empty) and `create = true`: [`Prepared::commit`](crate::Prepared::commit) makes it.
     pub to_create: bool,
     /// The data of a drive that no layout describes. `None`: there is none, or a layout describes it.
@@ -178,7 +183,6 @@ impl Config {
         }
         sink.finish()?;
         let mut sink = Sink::new(&self.text);
-        let marks = if metadata.is_file() { image_id::of(opened) } else { ImageMarks::default() };
         let mut drive = opened;
         let len_bytes = drive.seek(SeekFrom::End(0)).map_err(|e| {
             let what = format!("can't read {}: {e}", path.display());
@@ -187,6 +191,11 @@ impl Config {
         let block_bytes = match self.device.backend {
             Backend::File { .. } => block_size::of_image(opened),
             _ => block_size::of_device(&sys_of(&metadata)),
+        };
+        let marks = match self.device.backend {
+            Backend::File { .. } => image_id::of(opened),
+            // What the kernel knows of it is nothing that a daemon behind its walls may read.
+            _ => self.marks_of(opened, &path, len_bytes, None, content.as_ref()),
         };
         let found = Found { path, marks, len_bytes, to_create: false, content, block_bytes };
         let report = self.usable(&mut sink, found);
@@ -209,9 +218,12 @@ impl Config {
 
     /// Whether it doesn't matter what this drive holds: a layout describes it, or it is to be discarded.
     fn is_known(&self, path: &Path, id: Option<String>) -> bool {
+        self.device.discard_content || self.has_layout(path, id)
+    }
+
+    fn has_layout(&self, path: &Path, id: Option<String>) -> bool {
         let device = DeviceIdentity { path: path.display().to_string(), id, ..Default::default() };
-        let file = || LayoutFile::open(self.layout_path(&device));
-        self.device.discard_content || file().is_ok_and(|file| file.layout().is_some())
+        LayoutFile::open(self.layout_path(&device)).is_ok_and(|file| file.layout().is_some())
     }
 
     /// What an image or a block device holds, unless that [does not matter](Config::is_known).
@@ -223,7 +235,14 @@ impl Config {
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport { device, to_create: false, content: None, block_bytes: None, warnings: Vec::new() }
+        HostReport {
+            device,
+            is_marked: false,
+            to_create: false,
+            content: None,
+            block_bytes: None,
+            warnings: Vec::new(),
+        }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -311,7 +330,8 @@ impl Config {
 
     /// The part of a drive that tenants may use.
     fn usable(&self, sink: &mut Sink<'_>, found: Found) -> Option<HostReport> {
-        let whole = found.len_bytes - found.len_bytes % RANGE_STEP_BYTES;
+        let mark_bytes = if found.marks.is_on_drive { MARK_BYTES } else { 0 };
+        let whole = (found.len_bytes - found.len_bytes % RANGE_STEP_BYTES).saturating_sub(mark_bytes);
         if whole == 0 && found.len_bytes > 0 {
             let least = Size(RANGE_STEP_BYTES);
             let what =
@@ -346,10 +366,10 @@ impl Config {
             sink.maybe_at(self.marks.path.as_ref(), what, "rename it");
             return None;
         };
-        let ImageMarks { id, start } = found.marks;
+        let ImageMarks { id, start, is_on_drive: is_marked } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
         let Found { to_create, content, block_bytes, .. } = found;
-        Some(HostReport { device, to_create, content, block_bytes, warnings: Vec::new() })
+        Some(HostReport { device, is_marked, to_create, content, block_bytes, warnings: Vec::new() })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -498,7 +518,7 @@ fn id_at(sys: &Path) -> Option<String> {
     // A partition's directory lies within the drive's.
     let part = read("partition").map(|number| format!("-part{number}"));
     let base = if part.is_some() { "../" } else { "" };
-    let names = ["wwid", "device/wwid", "serial", "device/serial"];
+    let names = ["wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"];
     let id = names.iter().find_map(|name| read(&format!("{base}{name}")))?;
     Some(id + part.as_deref().unwrap_or(""))
 }

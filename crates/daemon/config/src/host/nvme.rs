@@ -108,7 +108,7 @@ impl Config {
         let device = devices.find(|device| device.path == address && is_it(&device.id))?;
         Some(Found {
             path: PathBuf::from(address),
-            marks: ImageMarks { id: device.id, start: None },
+            marks: ImageMarks { id: device.id, ..Default::default() },
             len_bytes: device.size_bytes,
             to_create: false,
             content: None,
@@ -123,7 +123,7 @@ impl Config {
         self.tell_queues(sink, *queues, self.has_new_disks(address, id.clone()), address);
         Found {
             path: PathBuf::from(address),
-            marks: ImageMarks { id, start: None },
+            marks: ImageMarks { id, ..Default::default() },
             len_bytes: *size_bytes,
             to_create: false,
             content: content.clone(),

@@ -244,11 +244,11 @@ impl NvmeDevice {
                 if !self.is_paused {
                     self.notify();
                 }
-                mapped.map_or_else(|error| refusal(error, iova, len_bytes), |()| Reply::Done)
+                mapped.map_or_else(refusal, |()| Reply::Done)
             }
             Request::DmaUnmap { iova, len_bytes } => match self.controller.dma_unmap(iova, len_bytes) {
                 Ok(()) => return self.waiting.push(Waiting::Unmap(Some((iova, len_bytes)), done)),
-                Err(_) => Reply::Failed(Errno::NOENT),
+                Err(error) => refusal(error),
             },
             Request::DmaUnmapAll => {
                 self.controller.dma_unmap_all();
@@ -349,16 +349,13 @@ fn disk_of(nsid: u32) -> u16 {
     (nsid - 1) as u16
 }
 
-/// The answer to a DMA map that failed.
-fn refusal(error: SpaceError, iova: u64, len_bytes: u64) -> Reply {
+/// The answer to a DMA map or unmap that failed.
+fn refusal(error: SpaceError) -> Reply {
     match error {
-        // No VMM does this; what it means by its addresses can't be known any more.
-        SpaceError::Overlap => {
-            Reply::Fatal(Errno::EXIST, format!("a DMA map over another, of {len_bytes:#x} bytes at {iova:#x}"))
-        }
+        SpaceError::Overlap => Reply::Failed(Errno::EXIST),
         SpaceError::TooMany => Reply::Failed(Errno::NOSPC),
         SpaceError::Refused(refused) => Reply::Failed(Errno::from_raw_os_error(refused.errno)),
-        SpaceError::BadRange | SpaceError::NotMapped => Reply::Failed(Errno::INVAL),
+        SpaceError::BadRange | SpaceError::Part => Reply::Failed(Errno::INVAL),
     }
 }
 
@@ -434,19 +431,13 @@ impl FrontEnd for NvmeDevice {
 
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
         self.take_turns(memory);
-        while let Some(quiet) = self.controller.take_unmapped(memory) {
-            let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(range, _) if *range == Some(quiet));
-            if let Some(at) = self.waiting.iter().position(told)
-                && let Waiting::Unmap(_, done) = self.waiting.remove(at)
-            {
-                self.controller.record();
-                answer(&done, Reply::Done);
-            }
-        }
+        while self.controller.take_unmapped(memory).is_some() {}
         let (is_idle, is_unmapped) = (self.controller.is_idle(), self.controller.unmaps_pending() == 0);
         let controller = &mut self.controller;
         self.waiting.retain_mut(|waiting| match waiting {
-            Waiting::Unmap(None, done) if is_unmapped => {
+            Waiting::Unmap(range, done)
+                if range.map_or(is_unmapped, |(iova, len_bytes)| !controller.is_in_use(iova, len_bytes)) =>
+            {
                 controller.record();
                 answer(done, Reply::Done);
                 false
@@ -548,6 +539,7 @@ impl Source for NvmeDevice {
         self.tell_parts();
         while let Some(event) = self.controller.take_event() {
             match event {
+                Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
                 Event::Format(record) => (self.on_format)(record),
                 Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
             }

@@ -35,7 +35,6 @@ pub struct NvmeClient {
 /// What a guest has mapped.
 struct Mapped {
     iova: u64,
-    len_bytes: u64,
     /// Before the memory: the drive must not reach what is gone.
     _pin: Option<Pin>,
     _memory: Arc<Mapping>,
@@ -230,9 +229,9 @@ enum Change {
 impl Change {
     fn of(request: &Request, pins: Option<&Pins>) -> Result<Self, nvme_driver::Error> {
         Ok(match request {
-            Request::DmaMap { iova, len_bytes, mapping: Some(memory) } => {
+            Request::DmaMap { iova, mapping: Some(memory), .. } => {
                 let pin = pins.map(|pins| pins.pin(memory)).transpose()?;
-                Self::Maps(Mapped { iova: *iova, len_bytes: *len_bytes, _pin: pin, _memory: Arc::clone(memory) })
+                Self::Maps(Mapped { iova: *iova, _pin: pin, _memory: Arc::clone(memory) })
             }
             Request::DmaUnmap { iova, len_bytes } => Self::Unmaps(*iova, *len_bytes),
             Request::DmaUnmapAll => Self::UnmapsAll,
@@ -244,7 +243,8 @@ impl Change {
         match self {
             Self::None => {}
             Self::Maps(mapped) => maps.push(mapped),
-            Self::Unmaps(iova, len_bytes) => maps.retain(|map| (map.iova, map.len_bytes) != (iova, len_bytes)),
+            // None of them lies there only in part: that would have been refused.
+            Self::Unmaps(iova, len_bytes) => maps.retain(|map| map.iova < iova || map.iova - iova >= len_bytes),
             Self::UnmapsAll => maps.clear(),
         }
     }

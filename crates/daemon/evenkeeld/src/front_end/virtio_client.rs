@@ -150,7 +150,9 @@ impl Device for VirtioClient {
     }
 
     fn memory(&mut self, memory: &Memory) -> Result<(), String> {
-        let pin = |pins: &Pins| memory.regions().iter().map(|region| pins.pin(&region.mapping)).collect();
+        let pin = |pins: &Pins| {
+            memory.regions().iter().filter_map(|region| region.mapping.as_ref()).map(|it| pins.pin(it)).collect()
+        };
         let pinned: Result<Vec<Pin>, _> = self.pins.as_ref().map_or_else(|| Ok(Vec::new()), pin);
         let pinned = pinned.map_err(|error| format!("the guest's memory can't be pinned for the drive: {error}"))?;
         let answers = self.order_all(|done| Order::Memory(memory.guest_memory(), done));

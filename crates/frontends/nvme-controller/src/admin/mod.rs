@@ -21,11 +21,11 @@ use nvme_spec::log::lid;
 use nvme_spec::opcode::admin;
 use nvme_spec::{Sqe, Status};
 
-use crate::Controller;
 use crate::data;
 use crate::dbbuf::ShadowPages;
 use crate::msix::Interrupts;
 use crate::parts::Ask;
+use crate::{Controller, Event, Fatal};
 
 /// How an admin command was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,9 @@ impl<I: Interrupts> Controller<I> {
         let Some(sqe) = again.or_else(|| sq.peek()) else { return false };
         if is_new {
             cq.reserve();
+            if sq.head == 0 && bytemuck::bytes_of(&sqe).iter().all(|byte| *byte == 0) {
+                self.wiring_events.push_back(Event::Fatal(Fatal::Blank));
+            }
             sq.advance();
         }
         // The table is for what the drive has.

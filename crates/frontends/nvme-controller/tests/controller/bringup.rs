@@ -1,6 +1,7 @@
 //! Enable, identify, queues, I/O, interrupts: the way a Linux guest starts.
 
 use bytemuck::Zeroable;
+use nvme_controller::{Event, Fatal};
 use nvme_spec::identify::{IdentifyController, cns};
 use nvme_spec::namespace::IdentifyNamespace;
 use nvme_spec::opcode::{admin, nvm};
@@ -68,6 +69,7 @@ fn a_controller_refuses_to_start_with_a_bad_configuration() {
         assert_eq!(host.csts(), Csts(0));
         host.set32(Reg::Cc, cc);
         assert_eq!(host.csts(), Csts(Csts::CFS), "{name}");
+        assert!(matches!(host.controller.take_event(), Some(Event::Fatal(Fatal::Settings { .. }))), "{name}");
         host.set32(Reg::Cc, 0);
         assert_eq!(host.csts(), Csts(0), "{name}");
         host.enable(32);

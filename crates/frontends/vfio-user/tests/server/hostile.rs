@@ -181,11 +181,14 @@ fn only_memory_can_be_mapped() {
     assert_eq!(ask(&dma_map(1, 3 | 1 << 3, 0, 0, 4096), ram.as_fd()), Err(Errno::INVAL));
 
     let (pipe, _writer) = std::io::pipe().unwrap();
-    assert_eq!(ask(&map(0, 0, 4096), pipe.as_fd()), Err(Errno::NOTSUP));
     let program = std::fs::File::open("/proc/self/cmdline").unwrap();
-    assert_eq!(ask(&map(0, 0, 4096), program.as_fd()), Err(Errno::NOTSUP));
     let read_only = std::fs::File::open(format!("/proc/self/fd/{}", ram.as_raw_fd())).unwrap();
-    assert_eq!(ask(&map(0, 0, 4096), read_only.as_fd()), Err(Errno::ACCESS));
+    // Files that can't be mapped: holes.
+    for file in [pipe.as_fd(), program.as_fd(), read_only.as_fd()] {
+        assert_eq!(ask(&map(0, 0, 4096), file), Ok(()));
+        server.logged("which can't be mapped");
+        assert_eq!(ask(&dma_unmap(1, 0, 0, 4096), file), Ok(()));
+    }
 
     assert_eq!(ask(&dma_map(1, 1, 0, 0, 4096), read_only.as_fd()), Ok(()));
     assert_eq!(ask(&map(0x8000, 0x1000, 0x8000), ram.as_fd()), Ok(()));
@@ -193,9 +196,9 @@ fn only_memory_can_be_mapped() {
     assert_eq!(raw.ask(&map(0, 0xa_0000, 0x2_0000), &[]), Ok(()));
     assert_eq!(raw.ask(&dma_map(1, 3 | 1 << 2, 0, 0x10_0000, 4096), &[]), Err(Errno::INVAL));
     assert_eq!(raw.ask(&dma_unmap(1, 0, 0xa_0000, 0x2_0000), &[]), Ok(()));
-    assert_eq!(raw.ask(&dma_unmap(1, 0, 0xa_0000, 0x2_0000), &[]), Err(Errno::NOENT));
+    assert_eq!(raw.ask(&dma_unmap(1, 0, 0xa_0000, 0x2_0000), &[]), Ok(()));
     assert_eq!(raw.ask(&dma_unmap(1, 2, 0, 0), &[]), Ok(()));
-    assert_eq!(raw.ask(&dma_unmap(1, 0, 0, 4096), &[]), Err(Errno::NOENT));
+    assert_eq!(raw.ask(&dma_unmap(1, 0, 0, 4096), &[]), Ok(()));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use rustix::net::sockopt;
 use super::{Field, Outcome};
 use crate::fuse::Stuck;
 use crate::host::NEWCOMER;
-use crate::nvme::{FREE_AT, Nvme, QUEUES_IOVA, read};
+use crate::nvme::{FREE_AT, Nvme, QUEUES_BYTES, QUEUES_IOVA, read};
 use crate::virtio::{self, RING, RING_BYTES, Virtio};
 use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
 use crate::wire::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
@@ -80,17 +80,17 @@ pub fn fuse_file_as_call(field: &Field) -> io::Result<Outcome> {
 
 /// devtmpfs says that it is tmpfs.
 pub fn device_as_memory(field: &Field) -> io::Result<Outcome> {
-    let nvme = Nvme::greet_patiently(&field.bad())?;
     let mut accepted = Vec::new();
     for device in ["/dev/zero", "/dev/null", "/dev/full"] {
+        let nvme = Nvme::greet_patiently(&field.bad())?;
         let file = File::options().read(true).write(true).open(device)?;
-        let answer = nvme.map(1 << 40, &file, 4096);
-        if matches!(answer, Ok(Ok(()))) {
-            accepted.push(format!("{device} was taken for memory"));
-        }
-        if let Err(error) = answer {
-            field.endured(Err(error))?;
-            break;
+        // It may be a hole of the guest's memory, where no queue can be.
+        let answer =
+            nvme.map(QUEUES_IOVA, &file, QUEUES_BYTES).and_then(|mapped| Ok(mapped.is_ok() && nvme.comes_up()?));
+        match answer {
+            Ok(true) => accepted.push(format!("{device} was taken for memory")),
+            Ok(false) => {}
+            Err(error) => field.endured(Err(error))?,
         }
     }
     Ok(Outcome::Done(accepted))

@@ -185,6 +185,8 @@ pub struct Extras {
     pub qemu_arguments: Vec<String>,
     /// Words for the kernel's command line.
     pub kernel_arguments: Vec<String>,
+    /// QEMU's object for the guest's memory, with its properties; a shared memfd if `None`.
+    pub memory: Option<&'static str>,
 }
 
 /// What a guest is started with.
@@ -205,7 +207,8 @@ impl Setup {
     fn start(&self) -> Result<(Process, Agent)> {
         let file = |suffix: &str| self.file(suffix);
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
-        let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
+        let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
+        let memory = format!("{memory},id=mem,size={MEMORY_MIB}M");
         let kernel_arguments = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat();
         let output = fs::File::create(&log)?;
         fs::write(&console, "")?;

@@ -54,7 +54,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 6] = [
     (&["crates/backends/nvme", "crates/daemon/host-drives/"], &["nvme-drive-", "nvme-commands-", "drive-", "drives-"]),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
-    (&["crates/frontends/nvme-controller/", "crates/frontends/vfio-user/"], &["foreign-"]),
+    (&["crates/frontends/", "crates/core/guest-memory/"], &["foreign-"]),
 ];
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
@@ -88,6 +88,10 @@ pub const ALL: &[Test] = &[
     full("ublk-without-the-driver", ublk::no_driver),
     full("vm-container-and-process", hybrid::three_at_once),
     full("foreign-pin-interrupts", foreign::pin_interrupts),
+    full("foreign-drives-without-identity", foreign::drives_without_identity),
+    full("foreign-memory-in-a-file", foreign::memory_in_a_file),
+    full("foreign-private-memory", foreign::private_memory),
+    full("foreign-translated-memory", foreign::translated),
     full("virtio-queues-and-features", virtio::queues_and_features),
     full("virtio-read-only", virtio::read_only),
     daily("virtio-fio-verify", virtio_data::verify),
