@@ -117,7 +117,7 @@ enum Waiting {
 }
 
 /// How long a guest may take from a pin interrupt to its first register write, before it is interrupted again.
-const PIN_HOLD: Duration = Duration::from_millis(1);
+const PIN_HOLD: Duration = Duration::from_millis(10);
 
 /// What outlives this process, for the next one to go on with.
 #[derive(Clone)]

@@ -24,8 +24,10 @@ pub fn pin_interrupts(lab: &mut Lab) -> Result<()> {
         verify(&mut guest, "/dev/nvme0n1")?;
         let count = "awk '/nvme/ { for (cpu = 2; cpu <= 5; cpu++) all += $cpu } END { print all }' /proc/interrupts";
         let interrupts: u64 = guest.run(count)?.trim().parse()?;
-        // Each write and each read back may have one of its own, and the driver's start some.
-        ensure!((1..=3 * WRITES).contains(&interrupts), "{interrupts} interrupts for {} commands", 2 * WRITES);
+        // Each write and each read back may have one of its own. QEMU may raise the pin late, after the guest has read
+        // what it was raised for, and lowers it at the guest's next register write only: some, where CPUs are short. A
+        // storm is 60,000 and more.
+        ensure!((1..=16 * WRITES).contains(&interrupts), "{interrupts} interrupts for {} commands", 2 * WRITES);
         let log = guest.run("dmesg")?;
         ensure!(!log.contains("nobody cared"), "{log}");
         Ok(())
@@ -115,8 +117,8 @@ pub fn translated(lab: &mut Lab) -> Result<()> {
         let verified = guest.wait_ready().and_then(|()| {
             verify(&mut guest, "/dev/nvme0n1")?;
             // Pages by the hundred in flight, and by the thousand with those that are not unmapped yet.
-            let job = "fio --name=large --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
-                       --bs=256k --size=32m --verify=crc32c --verify_fatal=1";
+            let job = "fio --name=large --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=8 \
+                       --rw=randwrite --bs=256k --size=32m --verify=crc32c --verify_fatal=1";
             guest.run_within(job, LIMIT)?;
             let log = daemon.log_text();
             ensure!(!log.contains("refused") && !log.contains("disconnected"), "{log}");
