@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::mapping::losses;
 use crate::{IoBuf, MappedRange, Mapping};
 
-/// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page, a guest behind an
-/// IOMMU one per page in flight.
+/// At most this many DMA ranges per tenant. QEMU uses about a dozen, a DPDK process one per huge page, a guest behind
+/// an IOMMU one per page in flight.
 pub const MAX_RANGES: usize = 4096;
 
 /// Direction of an access, as the device sees it.
