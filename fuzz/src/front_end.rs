@@ -124,7 +124,9 @@ impl World {
     }
 
     /// What the client reads now: the answer to a message that came in whole, if it is to have one.
-    fn check_answer(&mut self, refusal: Option<String>) {
+    fn check_answer(&mut self, line: Option<String>) {
+        // Not a refusal: it was done, with a hole in the memory.
+        let refusal = line.filter(|line| !line.contains("which can't be mapped"));
         let output = self.connection.output().map(|(bytes, fd)| (bytes.to_vec(), fd.is_some()));
         let header = self.inbound.first_chunk().map(Header::parse);
         let whole = header.filter(|header| self.inbound.len() == HEADER_BYTES + header.payload_bytes as usize);

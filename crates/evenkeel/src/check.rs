@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use config::Drives;
+use config::{Backend, Config, Drives, HWQ_DEPTH};
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
@@ -45,5 +45,21 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     out.flush()?;
-    Ok(ready::refuse(&ready)?)
+    ready::refuse(&ready)?;
+    try_rings(&ready)
+}
+
+/// Asks the kernel for what the pollers of all drives need: the user's limits may not allow it.
+fn try_rings(ready: &[Ready]) -> Result<()> {
+    let configs = || ready.iter().map(|ready| &ready.prepared.config);
+    let rings_with = |commands: bool| {
+        let is_such = |config: &&Config| match config.device.backend {
+            Backend::File { .. } => !commands,
+            Backend::Block { nvme_commands, .. } => nvme_commands == commands,
+            _ => false,
+        };
+        configs().filter(is_such).map(Config::planned_hwqs).sum::<usize>()
+    };
+    let needed = [false, true].map(|commands| (rings_with(commands), commands));
+    Ok(backend_uring::try_rings(&needed, HWQ_DEPTH.into())?)
 }

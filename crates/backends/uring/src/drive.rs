@@ -15,6 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::flushes::Flushes;
+use crate::kernel_ring::KernelRing;
 use crate::nvme::Namespace;
 use crate::uring::Uring;
 
@@ -81,14 +82,52 @@ pub enum OpenError {
         why: String,
     },
     /// The kernel gives no io_uring.
-    #[error("cannot set up io_uring: {source} (Linux 6.1 or later with sysctl kernel.io_uring_disabled=0 is needed)")]
-    NoRing {
-        /// The system's reason.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    NoRing(#[from] NoRing),
     /// The bounce buffers can't be had.
     #[error("no memory for bounce buffers: {0}")]
     NoMemory(#[from] guest_memory::MapError),
+}
+
+/// The kernel gives no io_uring.
+#[derive(Debug, thiserror::Error)]
+#[error("can't set up io_uring: {0}; {remedy}", remedy = remedy(.0))]
+pub struct NoRing(
+    /// The system's reason.
+    pub std::io::Error,
+);
+
+fn remedy(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+            let limit = limit.map_or_else(|| "no limit of".to_owned(), |bytes| format!("{} KiB of", bytes >> 10));
+            format!(
+                "this user may have {limit} locked memory: raise that (LimitMEMLOCK= of a unit, `ulimit -l`, \
+                 --ulimit memlock= of a container), or let tenants share pollers"
+            )
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "it is forbidden: set sysctl kernel.io_uring_disabled=0, and in a container \
+                                             give it a seccomp profile that allows io_uring"
+                .to_owned()
+        }
+        Some(libc::ENOSYS) => "this kernel was built without it, or a container's seccomp profile hides it: give it \
+                               one that allows io_uring"
+            .to_owned(),
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (LimitNOFILE= of a unit)".to_owned(),
+        _ => "Linux 6.1 or later is needed".to_owned(),
+    }
+}
+
+/// Whether that number of rings can be had at a time, each for `depth` commands, without NVMe commands or (`true`) with.
+///
+/// # Errors
+/// Why not.
+pub fn try_rings(rings: &[(usize, bool)], depth: u32) -> Result<(), NoRing> {
+    let each = rings.iter().flat_map(|(count, with_commands)| std::iter::repeat_n(*with_commands, *count));
+    let all = each.map(|with_commands| KernelRing::new(depth, with_commands)).collect::<Result<Vec<_>, _>>();
+    all.map(drop).map_err(NoRing)
 }
 
 /// A file or block device that is open for reading and writing, shared by all pollers.

@@ -1,6 +1,7 @@
 //! A ring of the kernel's, with entries of the length that its commands take.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use io_uring::{EnterFlags, IoUring, Submitter, cqueue, squeue};
 
@@ -38,6 +39,15 @@ macro_rules! on_either {
     };
 }
 
+/// Entries that are handed to the kernel at a time: it counts a ring's memory against the user's locked memory. More
+/// take another turn.
+const BATCH: u32 = 128;
+
+/// How long the kernel may take to give back what rings had that were closed (of a daemon before this one): it does so
+/// when it finds time.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
+const MEMORY_PAUSE: Duration = Duration::from_millis(10);
+
 macro_rules! build {
     ($ring:ty, $depth:expr) => {
         <$ring>::builder()
@@ -48,13 +58,28 @@ macro_rules! build {
             .setup_taskrun_flag()
             // The ring belongs to the thread that enables it: the poller, which may not be the one that opens it.
             .setup_r_disabled()
-            .build($depth)
+            .setup_cqsize($depth.next_power_of_two())
+            .build($depth.min(BATCH))
     };
+}
+
+fn is_no_memory(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOMEM)
 }
 
 impl KernelRing {
     pub fn new(depth: u32, is_long: bool) -> io::Result<Self> {
-        Ok(if is_long { Self::Long(build!(Long, depth)?) } else { Self::Short(build!(IoUring, depth)?) })
+        let build =
+            || Ok(if is_long { Self::Long(build!(Long, depth)?) } else { Self::Short(build!(IoUring, depth)?) });
+        let start = Instant::now();
+        loop {
+            match build() {
+                Err(error) if is_no_memory(&error) && start.elapsed() < MEMORY_PATIENCE => {
+                    std::thread::sleep(MEMORY_PAUSE);
+                }
+                built => return built,
+            }
+        }
     }
 
     pub fn submitter(&self) -> Submitter<'_> {

@@ -42,5 +42,5 @@ mod ring;
 mod uring;
 mod zero;
 
-pub use drive::{Kind, OpenError, UringDrive};
+pub use drive::{Kind, NoRing, OpenError, UringDrive, try_rings};
 pub use uring::Uring;

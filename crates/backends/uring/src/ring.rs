@@ -10,7 +10,7 @@ use io_uring::{Submitter, opcode, squeue};
 use rustix::io::Errno;
 
 use crate::bounces::Bounces;
-use crate::drive::{OpenError, Opened};
+use crate::drive::{NoRing, OpenError, Opened};
 use crate::errno::is_transient;
 use crate::flight::{Flight, Iovec, Next};
 use crate::flushes::Writers;
@@ -56,7 +56,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn new(drive: &Arc<Opened>, depth: u32) -> Result<Self, OpenError> {
-        let no_ring = |source| OpenError::NoRing { source };
+        let no_ring = |source| OpenError::NoRing(NoRing(source));
         let namespace = drive.namespace.as_ref();
         let uring = KernelRing::new(depth.clamp(1, MAX_ENTRIES), namespace.is_some()).map_err(no_ring)?;
         // The block device's too: its exclusive opener keeps it until the last command is over.
@@ -127,23 +127,29 @@ impl Ring {
 
     /// Hands what is queued to the kernel. Commands that it will never take end in `ended`.
     pub(crate) fn kick(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
-        for _ in 0..self.waiting.len() {
-            if let Some(index) = self.waiting.pop_front() {
-                self.queue(index, bounces);
+        loop {
+            for _ in 0..self.waiting.len() {
+                if let Some(index) = self.waiting.pop_front() {
+                    self.queue(index, bounces);
+                }
             }
-        }
-        if self.queued.is_empty() || self.broken {
-            return;
-        }
-        match self.enter_queued() {
-            Ok(taken) => {
-                let taken = taken.min(self.queued.len());
-                self.queued.drain(..taken);
-                self.in_kernel += taken as u32;
+            if self.queued.is_empty() || self.broken {
+                return;
             }
-            // Too much in flight, or a signal: the next kick tries again.
-            Err(error) if may_retry(&error) => {}
-            Err(_) => self.give_up(bounces, ended),
+            match self.enter_queued() {
+                Ok(taken) => {
+                    let taken = taken.min(self.queued.len());
+                    self.queued.drain(..taken);
+                    self.in_kernel += taken as u32;
+                }
+                // Too much in flight, or a signal: the next kick tries again.
+                Err(error) if may_retry(&error) => return,
+                Err(_) => return self.give_up(bounces, ended),
+            }
+            // What found no room in the submission queue has some now.
+            if self.waiting.is_empty() || !self.queued.is_empty() {
+                return;
+            }
         }
     }
 

@@ -87,7 +87,7 @@ pub use memory::MemoryLimits;
 pub use missing::{Absent, Missing};
 pub use namespace::{Attachment, NSIDS, Namespace};
 pub use plan::{Home, Poller, Serves};
-pub use prepare::Prepared;
+pub use prepare::{NewFiles, Prepared};
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};

@@ -141,7 +141,7 @@ impl Config {
     }
 
     /// HWQs of all pollers that will run.
-    pub(crate) fn planned_hwqs(&self) -> usize {
+    pub fn planned_hwqs(&self) -> usize {
         let plan = self.poller_plan();
         let hwqs = |poller: &Poller| {
             let serves = poller.serves.iter().map(|of| (&self.tenants[of.tenant], of.queues.clone()));

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
@@ -11,7 +11,7 @@ use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::{Backend, Config};
 use crate::drives::Found;
-use crate::host::{DeviceLock, HostReport, keep_mark, mark_image, mark_start, new_mark};
+use crate::host::{DeviceLock, HostReport, in_use, keep_mark, mark_image, mark_start, new_mark};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -138,6 +138,15 @@ impl Prepared {
         !self.changes.iter().any(is_new)
     }
 
+    /// The files that [`Prepared::commit`] makes: the image, and the drive's layout.
+    pub fn new_files(&self) -> NewFiles {
+        let drive = self.config.device.backend.path();
+        let image = drive.filter(|_| self.host.to_create);
+        let layout = self.file.path().filter(|path| drive.is_some() && !path.exists());
+        let files = image.into_iter().chain(layout).map(Path::to_owned).collect();
+        NewFiles { drive: drive.map(Path::to_owned).unwrap_or_default(), files }
+    }
+
     /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
     /// must live as long as the drive is in use. Where another daemon has a socket or the drive, nothing is
     /// changed.
@@ -218,6 +227,32 @@ impl Prepared {
         self.keep_mark(|_| lock.file().ok_or(io::ErrorKind::NotFound)?.try_clone())?;
         self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file))
+    }
+}
+
+/// Files that a start makes. Dropped, they are removed unless another process has their drive by now: nothing stays
+/// behind of a start that was refused.
+#[derive(Debug)]
+pub struct NewFiles {
+    drive: PathBuf,
+    files: Vec<PathBuf>,
+}
+
+impl NewFiles {
+    /// The daemon serves: they stay.
+    pub fn keep(mut self) {
+        self.files.clear();
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        if self.files.is_empty() {
+            return;
+        }
+        if let Ok(_lock) = in_use::lock(&self.drive) {
+            self.files.iter().for_each(|path| _ = std::fs::remove_file(path));
+        }
     }
 }
 

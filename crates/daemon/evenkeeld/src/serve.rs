@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use client_socket::{Gate, Keeper, Level, gate};
-use config::{Drives, TenantSummary};
+use config::{Drives, NewFiles, TenantSummary};
 use confine::{Fence, ThreadKind};
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
@@ -98,6 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
     ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level, args.log_format);
     let keeper_path = ready.first().map(|ready| ready.prepared.config.keeper_path());
+    let new_files: Vec<NewFiles> = ready.iter().map(|ready| ready.prepared.new_files()).collect();
     let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
     let keeper = find_keeper(args, keeper_path)?;
     let opened = Daemon::open(to_open, keeper, &log::sink())?.without(absent);
@@ -114,6 +115,7 @@ pub fn run(args: &Args) -> Result<()> {
     // Not before: a thread keeps the rights that it was started with.
     log_writer.start().context("can't start the log")?;
     let daemon = Daemon::serve(opened, log::sink(), Some(gate))?;
+    new_files.into_iter().for_each(NewFiles::keep);
     // Not before: what keeps the daemon from starting is told once, as an error.
     // What is said of the whole file is said of each drive.
     let warnings: BTreeSet<&String> = drives.iter().flat_map(|drive| &drive.summary.warnings).collect();

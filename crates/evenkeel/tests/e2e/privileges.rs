@@ -2,9 +2,11 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
-use crate::harness::{Daemon, Home, errors, run};
+use crate::harness::{Daemon, Home, errors, evenkeel, run};
 
 const USER: u32 = 4001;
 const CONFIG: &str = "[daemon]\nuser = \"4001\"\n\
@@ -113,4 +115,31 @@ fn a_daemon_that_stays_root_says_so() {
     assert_eq!(daemon.log().contains("the daemon runs as root: write user"), rustix::process::geteuid().is_root());
     assert_eq!(of_all_threads(&daemon, "NoNewPrivs"), ["1"]);
     daemon.stop();
+}
+
+/// Only here: `check` promises what `serve` can't have, and what `serve` made stays behind.
+#[test]
+fn a_user_who_may_lock_too_little_memory_for_rings_is_told_before_anything_is_made() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+    chown(home.path(""), Some(USER), None).unwrap();
+    home.configure(&CONFIG.replace("[daemon]\nuser = \"4001\"\n", "").replace("socket_user = \"4002\"\n", ""));
+    let program = evenkeel();
+    let as_user = |command: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -l 64 && exec \"$0\" {command} \"$1\"")]);
+        let output = shell.arg(program.get_program()).arg(home.config()).uid(USER).gid(USER).output().unwrap();
+        (output.status.success(), errors(&output))
+    };
+    for command in ["check", "serve"] {
+        let (is_ready, told) = as_user(command);
+        assert!(
+            !is_ready && told.contains("this user may have 64 KiB of locked memory: raise that"),
+            "{command}: {told}"
+        );
+        assert!(!home.path("drive.img").exists() && !home.path("drive.img.layout.toml").exists(), "{command}");
+    }
 }

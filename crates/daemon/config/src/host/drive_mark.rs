@@ -17,25 +17,29 @@ const MAGIC: &[u8] = b"Evenkeel's mark of this drive: ";
 /// Bytes that a mark takes.
 pub(crate) const MARK_BYTES: u64 = RANGE_STEP_BYTES;
 
+/// Aligned as a drive wants it that is open for direct I/O.
+#[repr(align(4096))]
+struct Block([u8; MARK_BYTES as usize]);
+
 /// Has the mark at `at_bytes`, durably.
 pub(crate) fn keep(drive: &File, at_bytes: u64, id: &str) -> io::Result<()> {
     if read(drive, at_bytes).as_deref() == Some(id) {
         return Ok(());
     }
-    let mut block = [0; MARK_BYTES as usize];
+    let mut block = Block([0; MARK_BYTES as usize]);
     let digits = id.strip_prefix(PREFIX).unwrap_or(id).as_bytes();
-    for (to, from) in block.iter_mut().zip(MAGIC.iter().chain(digits)) {
+    for (to, from) in block.0.iter_mut().zip(MAGIC.iter().chain(digits)) {
         *to = *from;
     }
-    drive.write_all_at(&block, at_bytes)?;
+    drive.write_all_at(&block.0, at_bytes)?;
     drive.sync_all()
 }
 
 /// The mark at `at_bytes`, if there is one.
 pub(super) fn read(drive: &File, at_bytes: u64) -> Option<String> {
-    let mut block = [0; MARK_BYTES as usize];
-    drive.read_exact_at(&mut block, at_bytes).ok()?;
-    mark_in(&block)
+    let mut block = Block([0; MARK_BYTES as usize]);
+    drive.read_exact_at(&mut block.0, at_bytes).ok()?;
+    mark_in(&block.0)
 }
 
 /// The mark that is all of a block.
