@@ -120,7 +120,8 @@ fn remedy(error: &std::io::Error) -> String {
     }
 }
 
-/// Whether that number of rings can be had at a time, each for `depth` commands, without NVMe commands or (`true`) with.
+/// Whether these numbers of rings can be had at a time, each for `depth` commands, without NVMe commands or (`true`)
+/// with.
 ///
 /// # Errors
 /// Why not.
