@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
 use axum::{Extension, Router};
 use client_socket::{Gate, Listener};
 use confine::ThreadKind;
@@ -14,13 +17,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::Pid;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::http::{Asked, router, router_of_port};
-use crate::places::Places;
+use crate::places::{Connected, Places, Who};
 use crate::port::{self, OpenedPort};
 use crate::roles::{Role, Roles};
 use crate::traces::Stay;
@@ -31,12 +33,6 @@ pub const MAX_CLIENTS: usize = 64;
 
 /// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
 const BACKLOG: i32 = 128;
-
-/// Connections of processes that have as many places as they may, which wait for one; more of them end.
-const MAX_QUEUED: usize = 128;
-
-/// How many of the places may be others' than operators', who always find one.
-const MAX_OTHERS: usize = MAX_CLIENTS / 2;
 
 /// How long a client may take to say what it wants, header by header.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -101,8 +97,6 @@ impl Drop for ApiSocket {
 async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result<()> {
     let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
     let places = Places::new(MAX_CLIENTS);
-    let queue = Arc::new(Semaphore::new(MAX_QUEUED));
-    let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
     loop {
         // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
         let mut stream = match poll_fn(|context| waited.poll_accept(context)).await {
@@ -114,23 +108,24 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
             }
         };
         let role = listener.admit(&stream).ok().and_then(|()| roles.of(&stream).ok());
-        let Some((role, process)) = role.zip(process_of(&stream)) else { continue };
-        let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
-        let Ok(other) = other.transpose() else { continue };
+        let Some((role, peer)) = role.zip(socket_peercred(&stream).ok()) else { continue };
+        let who = Who::new(role, peer.pid, peer.uid.as_raw());
         let handed_over = HandedOver::default();
         if role == Role::Operator {
             stream.may_hand_over(handed_over.clone());
         }
         let stay = Stay::default();
         let asked = router.clone().layer(Extension(role)).layer(Extension(handed_over)).layer(Extension(stay.clone()));
-        let service = TowerToHyperService::new(asked);
-        let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
         let places = Arc::clone(&places);
         tokio::spawn(async move {
-            let Ok(place) = tokio::time::timeout(CONNECTION_LIMIT, places.take(process)).await else { return };
-            drop(queued);
-            serve_connection(stream, service, &stay).await;
-            drop((place, other));
+            let taken = tokio::time::timeout(CONNECTION_LIMIT, places.take(who)).await;
+            let Ok(Some(place)) = taken else { return };
+            let connection = Arc::clone(&place.connection);
+            let asked = asked.layer(from_fn(move |request, next| answer(request, next, Arc::clone(&connection))));
+            tokio::select! {
+                () = serve_connection(stream, TowerToHyperService::new(asked), &stay) => {}
+                () = place.connection.has_to_go() => {}
+            }
         });
     }
 }
@@ -148,7 +143,10 @@ pub async fn serve_connection(
     while tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()).await.is_err() && stay.is_wanted() {}
 }
 
-/// The process that connected.
-fn process_of(client: impl AsFd) -> Option<Pid> {
-    socket_peercred(client).ok().map(|peer| peer.pid)
+/// Answers a request, during which the connection keeps its place.
+async fn answer(request: Request, next: Next, connection: Arc<Connected>) -> Response {
+    connection.set_busy(true);
+    let response = next.run(request).await;
+    connection.set_busy(false);
+    response
 }

@@ -209,3 +209,41 @@ fn a_tenants_user_hears_of_no_other_tenant() {
     drop(guest);
     daemon.stop();
 }
+
+/// Only here: idle connections of a user without a disk, which leave viewers and other users without an answer.
+#[test]
+fn nobody_is_kept_from_the_api_by_another_users_idle_connections() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    const VIEWERS: u32 = 4343;
+    let home = Home::new();
+    for dir in [home.config().parent().unwrap(), home.path("").as_path()] {
+        fs::set_permissions(dir, Permissions::from_mode(0o711)).unwrap();
+    }
+    let api = home.runtime_dir().join("api.sock");
+    for tenants in [true, false] {
+        home.configure(&format!("{CONFIG}[api]\nviewers = \"4343\"\ntenants = {tenants}\n"));
+        let daemon = home.serve();
+        let path = api.clone();
+        let hold = std::thread::spawn(move || {
+            let (uid, gid) = (Uid::from_raw(MALLORY), Gid::from_raw(MALLORY));
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect::<Vec<_>>()
+        });
+        let held = hold.join().unwrap();
+        for _ in 0..10 {
+            let told = ask(&api, ALICE, &[VIEWERS], "GET /v1/disks");
+            assert!(told.starts_with("HTTP/1.1 200"), "a viewer: {told:?}");
+            if tenants {
+                let told = ask(&api, ALICE, &[], "GET /v1/disks");
+                assert!(told.starts_with("HTTP/1.1 200"), "a user with a disk: {told:?}");
+            }
+        }
+        drop(held);
+        daemon.stop();
+    }
+}

@@ -142,13 +142,13 @@ fn what_a_disk_gets_at_least_and_which_commands_a_target_is_for_change_while_it_
     assert!(told.contains("\"log\" can't be promised 50M IOPS"), "{told}");
     let told = refused(&home, "set db --min-iops 1k");
     assert!(told.contains("a guaranteed tenant has its latency target"), "{told}");
-    let table = evenkeel()
-        .args(["stats", "--once", "--interval", "0", "--runtime-dir"])
-        .arg(home.runtime_dir())
-        .output()
-        .unwrap();
-    let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.contains("≥ 6k IOPS") && table.contains("≤ 2000 µs for 95 %"), "{table}");
+    // The pollers hear of new terms after the answer.
+    wait_for("the terms in the table", || {
+        let mut stats = evenkeel();
+        stats.args(["stats", "--once", "--interval", "0", "--runtime-dir"]).arg(home.runtime_dir());
+        let table = String::from_utf8(stats.output().unwrap().stdout).unwrap();
+        (table.contains("≥ 6k IOPS") && table.contains("≤ 2000 µs for 95 %")).then_some(())
+    });
     let db = done(&home, "set db --class best-effort");
     assert_eq!((&db["latency_target_us"], &db["floor"]), (&Value::Null, &Value::Null));
     assert_eq!(done(&home, "set log --class guaranteed --latency-target 3ms")["floor"], Value::Null);
