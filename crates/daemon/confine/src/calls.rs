@@ -233,6 +233,7 @@ const OWNER: &[Call] = &[
 const API: &[Call] = &[
     any(SYS_accept4),
     any(SYS_getsockopt),
+    (SYS_setsockopt, &[(1, Eq, IPPROTO_TCP as u64), (2, Eq, TCP_USER_TIMEOUT as u64)]),
     any(SYS_geteuid),
     any(SYS_getegid),
     any(SYS_recvfrom),

@@ -22,7 +22,7 @@ use ssd_model::Profile;
 
 use crate::adopting::Adopted;
 use crate::owner::Owner;
-use crate::problems::{broken, in_words, invalid, no_room, not_durable, promise_not_kept};
+use crate::problems::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::served_drive::{DriveId, ServedDrive};
 
 /// Whether tenants that left the file are deleted, or kept until the operator agrees.
@@ -378,7 +378,7 @@ impl Owner {
                 let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
                 drive.add(tenant, None).map(drop).map_err(|error| {
                     let remedy = "apply the file again once that is mended; what was done before stays done";
-                    Problem::new(500, "failed", format!("{error:#}"), remedy)
+                    failed(&error, remedy)
                 })
             }
             Action::Declare | Action::Later => Ok(()),

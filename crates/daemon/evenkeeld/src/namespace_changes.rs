@@ -15,7 +15,7 @@ use layout::Placement;
 use crate::disks::Reply;
 use crate::namespaces::{LiveNamespace, State};
 use crate::problems::{
-    broken, declared, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
+    broken, declared, failed, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
     not_writable,
 };
 use crate::served_drive::ServedDrive;
@@ -110,7 +110,7 @@ impl ServedDrive {
         self.add_namespace(namespace).map_err(|error| {
             // No guest has ever seen it. What can't be taken back stays reserved, and there at the next start.
             let _ = self.layout.withdraw(name);
-            Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed")
+            failed(&error, "see the daemon's log; nothing has changed")
         })
     }
 

@@ -22,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use client_socket::{Level, Sink};
 use config::{Config, Identity};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use subtle::ConstantTimeEq;
 use tokio::task::AbortHandle;
 
@@ -31,6 +32,9 @@ use crate::traces::Stay;
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 32;
+
+/// How long an answer may wait for its client to read on.
+const UNREAD_LIMIT_MS: u32 = 5000;
 
 /// What who asks must show.
 #[derive(Clone)]
@@ -130,6 +134,8 @@ pub async fn accept(port: Option<OpenedPort>, router: impl FnOnce(Token) -> Rout
         if !clients.make_room() {
             continue;
         }
+        // A client that reads nothing keeps its slot, and what it was told, for no longer.
+        let _ = set_tcp_user_timeout(&stream, UNREAD_LIMIT_MS);
         let proof = Proof::default();
         let service = TowerToHyperService::new(router.clone().layer(Extension(proof.clone())));
         // Nothing is offered here that takes longer.

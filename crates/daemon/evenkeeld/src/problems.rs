@@ -1,5 +1,7 @@
 //! What is told of what can't be done, and what to do then.
 
+use std::io::{self, ErrorKind};
+
 use api::Problem;
 use config::{Config, ConfigErrors, KeyChange, Missing};
 use io_model::units::Size;
@@ -77,8 +79,18 @@ pub(crate) fn not_added(error: &anyhow::Error) -> Problem {
         (Some(remedy), Some(errors)) => Problem::new(500, "failed", in_words(errors).0, remedy),
         (Some(remedy), None) => Problem::new(500, "failed", format!("{error:#}"), remedy),
         (None, Some(errors)) => no_room(errors),
-        (None, None) => Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed"),
+        (None, None) => failed(error, "see the daemon's log; nothing has changed"),
     }
+}
+
+/// Something that was tried, and what to do; unless a file system was full, which is a status of its own.
+pub(crate) fn failed(error: &anyhow::Error, remedy: &str) -> Problem {
+    let is_full = |kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    if io_errors.map(io::Error::kind).any(is_full) {
+        return Problem::new(507, "not-durable", format!("{error:#}"), "make room on that file system");
+    }
+    Problem::new(500, "failed", format!("{error:#}"), remedy)
 }
 
 pub(crate) fn promise_not_kept(errors: &ConfigErrors) -> Problem {

@@ -329,7 +329,24 @@ fn who_reads_nothing_or_shows_no_token_holds_up_nobody() {
         scrape(&home);
         body(&on_socket(&home, "GET /v1/disks", ""));
     }
-    drop((strangers, unread));
+    // More of these than there are places: they lose them, and who asks next is answered.
+    let flood = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{}\r\n", bearer(&token)).repeat(20_000);
+        let _ = stream.write(request.as_bytes());
+        stream
+    };
+    let floods: Vec<TcpStream> = (0..40).map(flood).collect();
+    wait_for("a place", || {
+        let mut stream = TcpStream::connect(address).ok()?;
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{}\r\n", bearer(&token));
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(())
+    });
+    drop((strangers, unread, floods));
     daemon.stop();
 }
 

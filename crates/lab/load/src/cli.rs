@@ -166,7 +166,7 @@ impl Args {
 }
 
 /// Runs the jobs and prints their results; ends early, with results, on SIGINT or SIGTERM. The exit code
-/// is 0 if every command succeeded and everything verified, else 1. `version` is the tool's.
+/// is 0 if every command succeeded, everything verified and every job was measured, else 1. `version` is the tool's.
 pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     let stop = stop_on_signals()?;
     let spec = args.spec();
@@ -188,6 +188,13 @@ pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     if spec.verify && !results.iter().all(checked) {
         // A signal ended it in good order: not a failure, but not a proof either.
         eprintln!("verify: a job was stopped before it could check anything");
+    }
+    let is_measured = |result: &JobResult| result.spec.ramp_time.is_zero() || result.totals.ios() > 0;
+    if !results.iter().all(is_measured) {
+        eprintln!(
+            "a job ended within its ramp time, and nothing of it was measured: lower --ramp-time, or raise --size"
+        );
+        return Ok(ExitCode::FAILURE);
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
