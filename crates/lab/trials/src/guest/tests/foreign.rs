@@ -1,7 +1,8 @@
 //! Foreign places: guests whose firmware, buses or settings the other tests do not have.
 
-use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
@@ -67,9 +68,13 @@ fn verify(guest: &mut Guest, node: &str) -> Result<()> {
 
 /// Only here: a VM that does not start since some of its memory is in a file that is no memory.
 pub fn memory_in_a_file(lab: &mut Lab) -> Result<()> {
-    let image = lab.dir().join("nvdimm.img");
-    fs::File::create(&image)?.set_len(64 << 20)?;
-    let object = format!("memory-backend-file,id=nv,mem-path={},size=64M,share=on", image.display());
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let is_on_disk = |place: &PathBuf| rustix::fs::statfs(place).is_ok_and(|it| it.f_type != TMPFS_MAGIC);
+    let place = [lab.dir().to_owned(), env::current_dir()?].into_iter().find(is_on_disk);
+    let place = place.context("this test needs a folder on a disk's file system")?;
+    let image = tempfile::NamedTempFile::new_in(place)?;
+    image.as_file().set_len(64 << 20)?;
+    let object = format!("memory-backend-file,id=nv,mem-path={},size=64M,share=on", image.path().display());
     let qemu_arguments = ["-machine", "nvdimm=on", "-object", &object, "-device", "nvdimm,memdev=nv"];
     let extras = Extras { qemu_arguments: qemu_arguments.map(str::to_owned).to_vec(), ..Extras::default() };
     let (daemon, mut guest) = start(lab, "foreign-memory", extras)?;
@@ -81,8 +86,8 @@ pub fn memory_in_a_file(lab: &mut Lab) -> Result<()> {
     drop(guest);
     let log = daemon.stop()?;
     for name in ["disk", "vdisk"] {
-        let is_hole =
-            |line: &&str| line.contains(&format!(" {name}: ")) && line.contains("nvdimm.img, which can't be mapped");
+        let named = format!("{}, which can't be mapped", image.path().display());
+        let is_hole = |line: &&str| line.contains(&format!(" {name}: ")) && line.contains(&named);
         ensure!(log.lines().filter(is_hole).count() == 1, "{name}: {log}");
     }
     Ok(())
