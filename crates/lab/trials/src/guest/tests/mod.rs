@@ -51,7 +51,10 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 pub const BY_PATH: [(&[&str], &[&str]); 6] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
-    (&["crates/backends/nvme", "crates/daemon/host-drives/"], &["nvme-drive-", "nvme-commands-", "drive-", "drives-"]),
+    (
+        &["crates/backends/nvme", "crates/daemon/host-drives/", "crates/daemon/config/src/host/"],
+        &["nvme-drive-", "nvme-commands-", "drive-", "drives-"],
+    ),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
     (&["crates/frontends/", "crates/core/guest-memory/"], &["foreign-"]),
