@@ -142,7 +142,8 @@ impl Config {
         len_bytes: u64,
         known_to_kernel: Option<String>,
     ) -> io::Result<Identified> {
-        let id = self.find_mark(drive, len_bytes).or_else(|| known_to_kernel.clone());
+        let marked = self.find_mark(drive, path, len_bytes, known_to_kernel.as_ref());
+        let id = marked.or_else(|| known_to_kernel.clone());
         let content = self.unknown_content(drive, path, id)?;
         let marks = self.marks_of(drive, path, len_bytes, known_to_kernel, content.as_ref());
         Ok(Identified { marks, content })
@@ -159,7 +160,7 @@ impl Config {
         known_to_kernel: Option<String>,
         content: Option<&Content>,
     ) -> ImageMarks {
-        let marked = self.find_mark(drive, len_bytes);
+        let marked = self.find_mark(drive, path, len_bytes, known_to_kernel.as_ref());
         let is_markable = content.is_none() && self.has_room(len_bytes) && !self.has_layout(path, None);
         match (marked, known_to_kernel) {
             (Some(id), _) => ImageMarks { id: Some(id), start: None, is_on_drive: true },
@@ -177,17 +178,20 @@ impl Config {
         len_bytes >= disks_bytes.saturating_add(MARK_BYTES)
     }
 
-    /// The mark behind the disks. Of a drive that grew, the layout knows where it was.
-    fn find_mark(&self, drive: &File, len_bytes: u64) -> Option<String> {
-        let last = (len_bytes - len_bytes % MARK_BYTES).checked_sub(MARK_BYTES);
-        let behind = self.device.size.map(|size| size.0);
+    /// The mark behind the disks, as its layout says where that is. What looks like a mark of which there is no layout
+    /// may be a tenant's data; it counts where no layout of the drive is found by another identity.
+    fn find_mark(&self, drive: &File, path: &Path, len_bytes: u64, known_to_kernel: Option<&String>) -> Option<String> {
         let mut recorded = self.layouts().filter_map(|layout| {
             let device = layout.device();
             let id = device.id.as_deref().filter(|_| device.is_mark())?;
             (drive_mark::read(drive, device.size_bytes)? == id).then(|| id.to_owned())
         });
-        let here = [last, behind].into_iter().flatten().find_map(|at| drive_mark::read(drive, at));
-        here.or_else(|| recorded.next())
+        recorded.next().or_else(|| {
+            let last = (len_bytes - len_bytes % MARK_BYTES).checked_sub(MARK_BYTES);
+            let behind = self.device.size.map(|size| size.0);
+            let has_other = self.has_layout(path, known_to_kernel.cloned());
+            [last, behind].into_iter().flatten().filter(|_| !has_other).find_map(|at| drive_mark::read(drive, at))
+        })
     }
 
     /// The layouts of this host's drives.
@@ -315,6 +319,27 @@ mod tests {
             let mut sink = Sink::new(&ours.text);
             assert_eq!(ours.refuse_stranger(&mut sink, &path, &marks).is_none(), is_refused, "{other:?}");
         }
+    }
+
+    /// Only here: a tenant whose disk ends at the drive's end takes the drive's layout away by writing a mark there.
+    #[test]
+    fn a_mark_in_a_tenants_disk_is_data() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (path, file) = drive(dir.path(), "nvme0n1");
+        let ours = config(dir.path(), &path);
+        let wwid = || Some("eui.0025".to_owned());
+        let device = DeviceIdentity {
+            path: path.display().to_string(),
+            id: wwid(),
+            size_bytes: DRIVE_BYTES,
+            ..Default::default()
+        };
+        let wanted = Wanted { name: "db", size: io_model::units::Size(DRIVE_BYTES), offset: None, lba_bytes: 512 };
+        let (layout, _) = Layout::plan(&[wanted], &device, None).unwrap_or_else(|_| panic!("a layout"));
+        LayoutFile::open(ours.layout_path(&device)).expect("no file").save(layout).expect("a file");
+        drive_mark::keep(&file, DRIVE_BYTES - MARK_BYTES, "mark-00112233445566778899aabbccddeeff").expect("a mark");
+        let marks = ours.identify(&file, &path, DRIVE_BYTES, wwid()).expect("readable").marks;
+        assert_eq!((marks.id, marks.is_on_drive), (wwid(), false));
     }
 
     #[test]
