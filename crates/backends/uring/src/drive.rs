@@ -97,6 +97,11 @@ pub struct NoRing(
     pub std::io::Error,
 );
 
+const FORBIDDEN: &str = "it is forbidden: set sysctl kernel.io_uring_disabled=0; in a container, give it a seccomp \
+                         profile that allows io_uring";
+const HIDDEN: &str = "this kernel was built without it, or a container's seccomp profile hides it: give it one that \
+                      allows io_uring";
+
 fn remedy(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => {
@@ -107,14 +112,8 @@ fn remedy(error: &std::io::Error) -> String {
                  --ulimit memlock= of a container), or let tenants share pollers"
             )
         }
-        Some(libc::EPERM | libc::EACCES) => {
-            "it is forbidden: set sysctl kernel.io_uring_disabled=0, and in a container \
-                                             give it a seccomp profile that allows io_uring"
-                .to_owned()
-        }
-        Some(libc::ENOSYS) => "this kernel was built without it, or a container's seccomp profile hides it: give it \
-                               one that allows io_uring"
-            .to_owned(),
+        Some(libc::EPERM | libc::EACCES) => FORBIDDEN.to_owned(),
+        Some(libc::ENOSYS) => HIDDEN.to_owned(),
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (LimitNOFILE= of a unit)".to_owned(),
         _ => "Linux 6.1 or later is needed".to_owned(),
     }

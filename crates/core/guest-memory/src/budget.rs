@@ -70,6 +70,13 @@ pub(crate) struct Share {
     maps: u32,
 }
 
+impl Share {
+    /// The budget that it is of.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.budget.bytes.fetch_sub(self.len_bytes, Ordering::Relaxed);

@@ -88,7 +88,7 @@ pub struct Mapping {
     /// An access found that the peer did take it away.
     is_lost: AtomicBool,
     /// What it takes of its tenant's budget.
-    _share: Option<Share>,
+    shares: Vec<Share>,
     /// The mapping that owns the memory, if this one is an alias: see [`Mapping::alias`].
     owner: Option<Arc<Mapping>>,
     /// Those whose memory this one has too: see [`Mapping::joined`].
@@ -169,7 +169,7 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
         let area = unsafe { mmap(std::ptr::null_mut(), area_bytes as usize, prot, flags, fd, area_offset)? };
         let mut mapping = Self::own(area.cast(), area_bytes as usize, writable)?;
-        (mapping.is_shared, mapping._share) = (true, share);
+        (mapping.is_shared, mapping.shares) = (true, share.into_iter().collect());
         // SAFETY: the head is shorter than the area.
         mapping.base = unsafe { mapping.area.add(head) };
         mapping.len_bytes = len;
@@ -219,15 +219,15 @@ impl Mapping {
     pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
         let Self { base, len_bytes, writable, area, area_bytes, is_shared, .. } = **owner;
         let (is_lost, owner) = (AtomicBool::new(false), Some(Arc::clone(owner)));
-        let (_share, pieces) = (None, Vec::new());
-        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, _share, owner, pieces })
+        let (shares, pieces) = (Vec::new(), Vec::new());
+        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, shares, owner, pieces })
     }
 
     /// Pieces of shared mappings, one after the other, mapped once more: offset and length of each in bytes. All start
-    /// and end at page boundaries, but for the last one's end.
+    /// and end at page boundaries, but for the last one's end. Each takes one mapping of its tenant's budget.
     ///
     /// # Errors
-    /// They don't, one lies beyond its mapping, or the kernel maps huge pages only.
+    /// They don't, one lies beyond its mapping, the kernel maps huge pages only, or the budget is used up.
     pub(crate) fn joined(pieces: Vec<(Arc<Self>, u64, u64)>) -> Result<Arc<Self>, MapError> {
         let total_bytes: u64 = pieces.iter().map(|(_, _, len_bytes)| len_bytes.next_multiple_of(4096)).sum();
         let bad = MapError::BadRange { offset_bytes: 0, len_bytes: total_bytes };
@@ -246,6 +246,9 @@ impl Mapping {
             if !is_whole || !from.addr().get().is_multiple_of(4096) {
                 return Err(bad);
             }
+            let owner = piece.owner.as_ref().unwrap_or(piece);
+            let share = owner.shares.first().map(|share| Budget::take(share.budget(), piece_bytes)).transpose()?;
+            joined.shares.extend(share);
             // SAFETY: an old length of 0 maps the pages of a shared mapping once more and leaves it as it is. They
             // replace a part of the area that was mapped for it and that nothing else uses.
             unsafe {
@@ -271,7 +274,7 @@ impl Mapping {
             area_bytes: len_bytes,
             is_shared: false,
             is_lost: AtomicBool::new(false),
-            _share: None,
+            shares: Vec::new(),
             owner: None,
             pieces: Vec::new(),
         })

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use guest_memory::{Access, Fault, GuestMemory, IoBuf, MappedRange, Mapping, SpaceError};
+use guest_memory::{Access, Budget, Fault, GuestMemory, IoBuf, MappedRange, Mapping, SpaceError};
 
 fn range() -> MappedRange {
     let mapping = Mapping::anonymous(4096).expect("memory");
@@ -190,6 +190,21 @@ fn a_view_over_several_ranges_is_their_memory_in_order() {
     drop(view);
     let quiet = std::iter::from_fn(|| memory.take_unmapped(&mut ())).count();
     assert_eq!((quiet, memory.is_in_use(0x1000, 0x3000), memory.len()), (3, false, 1));
+}
+
+/// Only here: queues in many pieces that take more of the process's mappings than their tenant may have.
+#[test]
+fn a_view_over_several_ranges_is_within_the_budget() {
+    let (fd, budget) = (numbered(4), Budget::new(1 << 20, 6));
+    let mut memory = GuestMemory::default();
+    for page in 0..4 {
+        let mapping = Mapping::within(&budget, std::os::fd::AsFd::as_fd(&fd), page * 4096, 4096, true);
+        memory.map(page * 4096, 4096, Some(Mapping::alias(&mapping.expect("mappable"))), &mut ()).expect("free");
+    }
+    let first = memory.view(0, 0x2000, Access::Write).expect("two more");
+    assert!(memory.view(0x1000, 0x2000, Access::Write).is_err());
+    drop(first);
+    assert!(memory.view(0x1000, 0x2000, Access::Write).is_ok());
 }
 
 /// Only here: an unmap of an IOMMU, which covers several ranges, none, or a part of one.
