@@ -142,3 +142,21 @@ pub(crate) fn not_durable(error: &LayoutError) -> Problem {
 pub(crate) fn broken() -> Problem {
     Problem::new(500, "failed", "the daemon has lost track of it", "please report this, with the daemon's log")
 }
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    /// Only here: a full file system is told as a failure of the daemon's.
+    #[test]
+    fn a_full_file_system_has_a_status_of_its_own() {
+        for (kind, status) in
+            [(ErrorKind::StorageFull, 507), (ErrorKind::QuotaExceeded, 507), (ErrorKind::PermissionDenied, 500)]
+        {
+            let error = anyhow!(io::Error::from(kind)).context("can't make the socket's directory");
+            assert_eq!(not_added(&error).status, status, "{kind}");
+        }
+    }
+}

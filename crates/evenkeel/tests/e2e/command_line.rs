@@ -83,3 +83,14 @@ fn drives_of_the_host_are_listed_without_a_daemon_and_nothing_else_is_claimed() 
         assert!(errors(&output).contains("written as 0000:03:00.0"), "{}", errors(&output));
     }
 }
+
+/// Only here: a load that measured nothing says 0 I/Os and ends well.
+#[test]
+fn a_job_that_ends_in_its_ramp_time_is_no_measurement() {
+    let home = Home::new();
+    home.configure(MEMORY);
+    let daemon = home.serve();
+    let (code, report) = home.load("batch", "--rw read --bs 4k --size 64k --rate-iops 1k --ramp-time 60s").end();
+    assert_eq!(code, Some(1), "{report:#}");
+    daemon.stop();
+}
