@@ -191,7 +191,7 @@ impl Prepared {
     /// Puts the drive's mark behind its disks, where that is its identity.
     fn keep_mark(&self, open: impl FnOnce(&Path) -> io::Result<File>) -> Result<(), ConfigErrors> {
         let device = &self.host.device;
-        let Some(id) = device.id.as_deref().filter(|_| self.host.is_marked) else { return Ok(()) };
+        let Some(id) = device.id.as_deref().filter(|_| device.is_mark()) else { return Ok(()) };
         let kept = open(Path::new(&device.path)).and_then(|drive| keep_mark(&drive, device.size_bytes, id));
         kept.map_err(|e| {
             let what = format!("can't write to {} by what it is known again: {e}", device.path);

@@ -1,11 +1,9 @@
 //! What is told of what can't be done, and what to do then.
 
-use std::io::{self, ErrorKind};
-
 use api::Problem;
 use config::{Config, ConfigErrors, KeyChange, Missing};
 use io_model::units::Size;
-use layout::{LayoutError, RANGE_STEP_BYTES};
+use layout::{LayoutError, RANGE_STEP_BYTES, is_full};
 
 use crate::open_files;
 
@@ -85,9 +83,7 @@ pub(crate) fn not_added(error: &anyhow::Error) -> Problem {
 
 /// Something that was tried, and what to do; unless a file system was full, which is a status of its own.
 pub(crate) fn failed(error: &anyhow::Error, remedy: &str) -> Problem {
-    let is_full = |kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
-    let io_errors = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    if io_errors.map(io::Error::kind).any(is_full) {
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_full) {
         return Problem::new(507, "not-durable", format!("{error:#}"), "make room on that file system");
     }
     Problem::new(500, "failed", format!("{error:#}"), remedy)
@@ -145,6 +141,8 @@ pub(crate) fn broken() -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, ErrorKind};
+
     use anyhow::anyhow;
 
     use super::*;

@@ -97,8 +97,7 @@ impl LayoutError {
 
     /// Whether only the room for it was missing.
     pub fn is_no_room(&self) -> bool {
-        let Self::Io { source, .. } = self else { return false };
-        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        matches!(self, Self::Io { source, .. } if is_full(source))
     }
 
     /// What to do about it.
@@ -114,6 +113,11 @@ impl LayoutError {
             Self::NoSuchTenant { .. } => "name a tenant of the configuration, and 512 or 4096",
         }
     }
+}
+
+/// Whether an error says that a file system is full, or the user's share of it.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl fmt::Display for LayoutError {

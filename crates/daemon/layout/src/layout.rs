@@ -53,10 +53,15 @@ impl DeviceIdentity {
     /// What an identity begins with that is a mark of ours on a drive that has no other one.
     pub const MARK: &str = "mark-";
 
-    /// Whether a drive without such a mark is another one.
+    /// Whether it is such a mark: a drive without that is another one.
     pub fn is_mark(&self) -> bool {
-        self.id.as_deref().is_some_and(|id| id.starts_with(Self::MARK))
+        is_mark(self.id.as_deref())
     }
+}
+
+/// As [`DeviceIdentity::is_mark`], of an identity alone.
+pub fn is_mark(id: Option<&str>) -> bool {
+    id.is_some_and(|id| id.starts_with(DeviceIdentity::MARK))
 }
 
 impl Layout {

@@ -19,21 +19,28 @@ const ALICE: u32 = 4001;
 const MALLORY: u32 = 4002;
 const GROUP: u32 = 4242;
 
-/// Connects as another user, on a thread of its own: credentials are a thread's. `None`: may not. Else whether the
-/// daemon keeps the connection.
-fn connect(path: &Path, user: u32, groups: &[u32]) -> Option<bool> {
-    let (path, groups) = (path.to_owned(), groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>());
-    let thread = std::thread::spawn(move || {
+/// Does something as another user, on a thread of its own: credentials are a thread's.
+fn as_user<T: Send>(user: u32, groups: &[u32], does: impl FnOnce() -> T + Send) -> T {
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let become_it = || {
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         rustix::thread::set_thread_groups(&groups).unwrap();
         rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
         rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        does()
+    };
+    std::thread::scope(|scope| scope.spawn(become_it).join().unwrap())
+}
+
+/// Connects as another user. `None`: may not. Else whether the
+/// daemon keeps the connection.
+fn connect(path: &Path, user: u32, groups: &[u32]) -> Option<bool> {
+    as_user(user, groups, || {
         let mut stream = UnixStream::connect(path).ok()?;
         stream.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
         // Nobody says anything before the client does: the end, or a wait.
         Some(stream.read(&mut [0]).is_err())
-    });
-    thread.join().unwrap()
+    })
 }
 
 #[test]
@@ -79,15 +86,10 @@ fn a_socket_is_for_whom_the_configuration_says() {
     }
 }
 
-/// Asks the API as another user, on a thread of its own.
+/// Asks the API as another user.
 fn ask(path: &Path, user: u32, groups: &[u32], request: &str) -> String {
-    let (path, groups) = (path.to_owned(), groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>());
     let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
-    let thread = std::thread::spawn(move || {
-        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
-        rustix::thread::set_thread_groups(&groups).unwrap();
-        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    as_user(user, groups, || {
         let Ok(mut stream) = UnixStream::connect(path) else { return "may not connect".to_owned() };
         let body = "{\"weight\":2}";
         let head = "content-type: application/json\r\ncontent-length: ";
@@ -96,8 +98,7 @@ fn ask(path: &Path, user: u32, groups: &[u32], request: &str) -> String {
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer
-    });
-    thread.join().unwrap()
+    })
 }
 
 #[test]
@@ -226,15 +227,8 @@ fn nobody_is_kept_from_the_api_by_another_users_idle_connections() {
     for tenants in [true, false] {
         home.configure(&format!("{CONFIG}[api]\nviewers = \"4343\"\ntenants = {tenants}\n"));
         let daemon = home.serve();
-        let path = api.clone();
-        let hold = std::thread::spawn(move || {
-            let (uid, gid) = (Uid::from_raw(MALLORY), Gid::from_raw(MALLORY));
-            rustix::thread::set_thread_groups(&[]).unwrap();
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect::<Vec<_>>()
-        });
-        let held = hold.join().unwrap();
+        let connect_often = || (0..100).map(|_| UnixStream::connect(&api).unwrap()).collect::<Vec<_>>();
+        let held = as_user(MALLORY, &[], connect_often);
         for _ in 0..10 {
             let told = ask(&api, ALICE, &[VIEWERS], "GET /v1/disks");
             assert!(told.starts_with("HTTP/1.1 200"), "a viewer: {told:?}");

@@ -329,7 +329,7 @@ fn who_reads_nothing_or_shows_no_token_holds_up_nobody() {
         scrape(&home);
         body(&on_socket(&home, "GET /v1/disks", ""));
     }
-    // More of these than there are places: they lose them, and who asks next is answered.
+    // More clients that never read than there are slots: their slots become free, and the next request is answered.
     let flood = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nonblocking(true).unwrap();

@@ -23,6 +23,14 @@ fn is_root() -> bool {
     is_root
 }
 
+/// Directories that the user may use.
+fn home_of_user() -> Home {
+    let home = Home::new();
+    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+    chown(home.path(""), Some(USER), None).unwrap();
+    home
+}
+
 /// What `/proc` says of every thread of the daemon, by the field's name.
 fn of_all_threads(daemon: &Daemon, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.ready["pid"])).unwrap();
@@ -47,9 +55,7 @@ fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
     if !is_root() {
         return;
     }
-    let home = Home::new();
-    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
-    chown(home.path(""), Some(USER), None).unwrap();
+    let home = home_of_user();
     home.configure(CONFIG);
     // Killed in between: the next one has the rights to what this one left.
     for _ in 0..2 {
@@ -123,9 +129,7 @@ fn a_user_who_may_lock_too_little_memory_for_rings_is_told_before_anything_is_ma
     if !is_root() {
         return;
     }
-    let home = Home::new();
-    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
-    chown(home.path(""), Some(USER), None).unwrap();
+    let home = home_of_user();
     home.configure(&CONFIG.replace("[daemon]\nuser = \"4001\"\n", "").replace("socket_user = \"4002\"\n", ""));
     let program = evenkeel();
     let as_user = |command: &str| {

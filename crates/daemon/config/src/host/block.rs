@@ -5,7 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use layout::{Layout, LayoutFile};
+use layout::{Layout, LayoutFile, is_mark};
 use rustix::fs::OFlags;
 
 use super::drive_mark::{self, MARK_BYTES, PREFIX};
@@ -142,34 +142,24 @@ impl Config {
         len_bytes: u64,
         known_to_kernel: Option<String>,
     ) -> io::Result<Identified> {
-        let marked = self.find_mark(drive, path, len_bytes, known_to_kernel.as_ref());
-        let id = marked.or_else(|| known_to_kernel.clone());
-        let content = self.unknown_content(drive, path, id)?;
-        let marks = self.marks_of(drive, path, len_bytes, known_to_kernel, content.as_ref());
+        let id = self.find_mark(drive, path, len_bytes, known_to_kernel.as_ref()).or(known_to_kernel);
+        let content = self.unknown_content(drive, path, id.clone())?;
+        let marks = self.marks_of(id, path, len_bytes, content.as_ref());
         Ok(Identified { marks, content })
     }
 
-    /// Says which drive this is: by its mark, else by what the kernel knows, else by a new mark that
-    /// [`Prepared::commit`](crate::Prepared::commit) writes. A drive with data, or with a layout that knows of no mark,
-    /// has no room for one.
+    /// The identity that a drive has, else a new mark, which [`Prepared::commit`](crate::Prepared::commit) writes. A
+    /// drive with data, or with a layout that knows of no mark, has no room for one.
     pub(super) fn marks_of(
         &self,
-        drive: &File,
+        id: Option<String>,
         path: &Path,
         len_bytes: u64,
-        known_to_kernel: Option<String>,
         content: Option<&Content>,
     ) -> ImageMarks {
-        let marked = self.find_mark(drive, path, len_bytes, known_to_kernel.as_ref());
-        let is_markable = content.is_none() && self.has_room(len_bytes) && !self.has_layout(path, None);
-        match (marked, known_to_kernel) {
-            (Some(id), _) => ImageMarks { id: Some(id), start: None, is_on_drive: true },
-            (None, None) if is_markable => {
-                let id = new_mark().map(|mark| PREFIX.to_owned() + &mark);
-                ImageMarks { is_on_drive: id.is_some(), id, start: None }
-            }
-            (None, id) => ImageMarks { id, start: None, is_on_drive: false },
-        }
+        let is_markable = || content.is_none() && self.has_room(len_bytes) && !self.has_layout(path, None);
+        let new = || is_markable().then(new_mark).flatten().map(|mark| PREFIX.to_owned() + &mark);
+        ImageMarks { id: id.or_else(new), start: None }
     }
 
     /// Whether the disks leave room for a mark.
@@ -180,7 +170,13 @@ impl Config {
 
     /// The mark behind the disks, as its layout says where that is. What looks like a mark of which there is no layout
     /// may be a tenant's data; it counts where no layout of the drive is found by another identity.
-    fn find_mark(&self, drive: &File, path: &Path, len_bytes: u64, known_to_kernel: Option<&String>) -> Option<String> {
+    pub(super) fn find_mark(
+        &self,
+        drive: &File,
+        path: &Path,
+        len_bytes: u64,
+        known_to_kernel: Option<&String>,
+    ) -> Option<String> {
         let mut recorded = self.layouts().filter_map(|layout| {
             let device = layout.device();
             let id = device.id.as_deref().filter(|_| device.is_mark())?;
@@ -207,8 +203,8 @@ impl Config {
     /// Refuses a drive that has no layout under a path whose layout is of a marked drive: it may have taken that one's
     /// name. `None`: it was refused.
     pub(super) fn refuse_stranger(&self, sink: &mut Sink<'_>, path: &Path, marks: &ImageMarks) -> Option<()> {
-        let is_known = || marks.id.is_some() && self.is_known(path, marks.id.clone());
-        if !marks.is_on_drive && marks.id.is_some() || is_known() {
+        let is_its_own = |id: &String| !is_mark(Some(id)) || self.is_known(path, Some(id.clone()));
+        if marks.id.as_ref().is_some_and(is_its_own) {
             return Some(());
         }
         let is_former = |layout: &Layout| {
@@ -297,7 +293,7 @@ mod tests {
         let (path, file) = drive(dir.path(), "loop0");
         let ours = config(dir.path(), &path);
         let new = ours.identify(&file, &path, DRIVE_BYTES, None).expect("readable").marks;
-        assert!(new.is_on_drive && new.id.as_deref().is_some_and(|id| id.starts_with(PREFIX)));
+        assert!(is_mark(new.id.as_deref()));
         let id = new.id.clone().expect("a mark");
         serve(&ours, &path, &file, id.clone(), DRIVE_BYTES - MARK_BYTES);
 
@@ -306,7 +302,7 @@ mod tests {
             file.set_len(len_bytes).expect("its size");
             let moved = config(dir.path(), Path::new("/dev/loop7"));
             let known = moved.identify(&file, Path::new("/dev/loop7"), len_bytes, None).expect("readable").marks;
-            assert_eq!((known.id.as_ref(), known.is_on_drive), (Some(&id), true), "{len_bytes}");
+            assert_eq!(known.id.as_ref(), Some(&id), "{len_bytes}");
         }
 
         // Another one that took its name.
@@ -339,7 +335,7 @@ mod tests {
         LayoutFile::open(ours.layout_path(&device)).expect("no file").save(layout).expect("a file");
         drive_mark::keep(&file, DRIVE_BYTES - MARK_BYTES, "mark-00112233445566778899aabbccddeeff").expect("a mark");
         let marks = ours.identify(&file, &path, DRIVE_BYTES, wwid()).expect("readable").marks;
-        assert_eq!((marks.id, marks.is_on_drive), (wwid(), false));
+        assert_eq!(marks.id, wwid());
     }
 
     #[test]

@@ -22,20 +22,18 @@ pub(super) struct ImageMarks {
     pub id: Option<String>,
     /// Which start served it last.
     pub start: Option<String>,
-    /// `id` is or will be in the block behind the disks.
-    pub is_on_drive: bool,
 }
 
 /// Those of the file of a path.
 pub(super) fn at(path: &Path) -> ImageMarks {
     let mark = |name| read(|found| getxattr(path, name, found));
-    ImageMarks { id: mark(ID), start: mark(START), is_on_drive: false }
+    ImageMarks { id: mark(ID), start: mark(START) }
 }
 
 /// Those of a file.
 pub(super) fn of(file: &File) -> ImageMarks {
     let mark = |name| read(|found| fgetxattr(file, name, found));
-    ImageMarks { id: mark(ID), start: mark(START), is_on_drive: false }
+    ImageMarks { id: mark(ID), start: mark(START) }
 }
 
 /// ImageMarks an image that has no mark yet. Returns the one that it has; `None`: it can't have one.

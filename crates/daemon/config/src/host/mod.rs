@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io_model::units::Size;
-use layout::{DeviceIdentity, LayoutFile};
+use layout::{DeviceIdentity, LayoutFile, is_mark};
 use rustix::fs::{Access, OFlags, access};
 use rustix::process::{Resource, getrlimit};
 
@@ -57,8 +57,6 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 pub struct HostReport {
     /// The drive. For a file that is still to be created, what it will be.
     pub device: DeviceIdentity,
-    /// Its identity is a mark of ours, which [`Prepared::commit`](crate::Prepared::commit) writes behind the disks.
-    pub(crate) is_marked: bool,
     /// The file is missing (or empty) and `create = true`: [`Prepared::commit`](crate::Prepared::commit) makes it.
     pub to_create: bool,
     /// The data of a drive that no layout describes. `None`: there is none, or a layout describes it.
@@ -195,7 +193,10 @@ impl Config {
         let marks = match self.device.backend {
             Backend::File { .. } => image_id::of(opened),
             // What the kernel knows of it is nothing that a daemon behind its walls may read.
-            _ => self.marks_of(opened, &path, len_bytes, None, content.as_ref()),
+            _ => {
+                let marked = self.find_mark(opened, &path, len_bytes, None);
+                self.marks_of(marked, &path, len_bytes, content.as_ref())
+            }
         };
         let found = Found { path, marks, len_bytes, to_create: false, content, block_bytes };
         let report = self.usable(&mut sink, found);
@@ -235,14 +236,7 @@ impl Config {
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport {
-            device,
-            is_marked: false,
-            to_create: false,
-            content: None,
-            block_bytes: None,
-            warnings: Vec::new(),
-        }
+        HostReport { device, to_create: false, content: None, block_bytes: None, warnings: Vec::new() }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -330,7 +324,7 @@ impl Config {
 
     /// The part of a drive that tenants may use.
     fn usable(&self, sink: &mut Sink<'_>, found: Found) -> Option<HostReport> {
-        let mark_bytes = if found.marks.is_on_drive { MARK_BYTES } else { 0 };
+        let mark_bytes = if is_mark(found.marks.id.as_deref()) { MARK_BYTES } else { 0 };
         let whole = (found.len_bytes - found.len_bytes % RANGE_STEP_BYTES).saturating_sub(mark_bytes);
         if whole == 0 && found.len_bytes > 0 {
             let least = Size(RANGE_STEP_BYTES);
@@ -366,10 +360,10 @@ impl Config {
             sink.maybe_at(self.marks.path.as_ref(), what, "rename it");
             return None;
         };
-        let ImageMarks { id, start, is_on_drive: is_marked } = found.marks;
+        let ImageMarks { id, start } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
         let Found { to_create, content, block_bytes, .. } = found;
-        Some(HostReport { device, is_marked, to_create, content, block_bytes, warnings: Vec::new() })
+        Some(HostReport { device, to_create, content, block_bytes, warnings: Vec::new() })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {

@@ -176,15 +176,21 @@ fn a_pin_that_is_raised_is_not_raised_again_before_it_is_unmasked() {
     assert_eq!(host.vectors.take(), [] as [u16; 0], "none waits");
 }
 
-/// Only here: a CPU that submits, while an interrupt is on its way to another one, unmasks the pin. Raised at once, it
-/// stays up after the other CPU has read everything: a storm.
-#[test]
-fn a_pin_that_is_unmasked_before_anything_was_read_is_held() {
+/// A host that takes interrupts by the pin, which is low.
+fn on_the_pin() -> Host {
     let mut host = Host::ready();
     host.vectors.1.store(true, Ordering::Relaxed);
     host.completions(0);
     host.controller.set_vector_masked(0, false);
     host.vectors.take();
+    host
+}
+
+/// Only here: a CPU that submits, while an interrupt is on its way to another one, unmasks the pin. Raised at once, it
+/// stays up after the other CPU has read everything: a storm.
+#[test]
+fn a_pin_that_is_unmasked_before_anything_was_read_is_held() {
+    let mut host = on_the_pin();
     let complete_one = |host: &mut Host| {
         host.submit(1, flush());
         host.fetch_all();
@@ -207,11 +213,7 @@ fn a_pin_that_is_unmasked_before_anything_was_read_is_held() {
 /// Only here: a guest that reads while a completion is on its way is interrupted for nothing, by a pin that stays up.
 #[test]
 fn a_completion_that_was_read_before_the_interrupt_raises_no_pin() {
-    let mut host = Host::ready();
-    host.vectors.1.store(true, Ordering::Relaxed);
-    host.completions(0);
-    host.controller.set_vector_masked(0, false);
-    host.vectors.take();
+    let mut host = on_the_pin();
     host.submit(1, flush());
     host.fetch_all();
     host.finish_one();
