@@ -53,6 +53,8 @@ pub enum ThreadKind {
     Keeper,
     /// Keeps one device's clients there.
     Kept,
+    /// Waits for the daemon's end, in the process that shares its memory.
+    Survivor,
 }
 
 /// A system call, and what its arguments must be: the number of one, and how it compares to a value (32 bits).
@@ -348,6 +350,8 @@ const KEPT: &[Call] = &[
     // What the service manager has for another process: which descriptors are copies, and how things stand.
     any(SYS_kcmp),
     any(SYS_pwrite64),
+    // Of a client, for the process that takes its descriptors.
+    any(SYS_socketpair),
 ];
 
 /// A daemon's sockets, and what there is when the program begins again.
@@ -401,10 +405,13 @@ const PROGRAM: &[Call] = &[
     any(SYS_vfork),
 ];
 
+/// Waiting, and the end.
+const SURVIVOR: &[Call] = &[any(SYS_read), any(SYS_exit), any(SYS_exit_group)];
+
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -427,6 +434,7 @@ impl ThreadKind {
         Self::Ublk,
         Self::Keeper,
         Self::Kept,
+        Self::Survivor,
     ];
 
     /// What it may do. A filter stays with the threads that its thread starts: who starts others has their tables too.
@@ -450,6 +458,7 @@ impl ThreadKind {
             Self::Closing => &[RUNTIME, UNLISTEN],
             Self::Keeper => &[RUNTIME, SPAWN, GATE, KEEPER, PROGRAM, FILES, UNLISTEN],
             Self::Kept => &[RUNTIME, GATE, KEPT],
+            Self::Survivor => &[SURVIVOR],
         }
     }
 
@@ -478,6 +487,7 @@ impl ThreadKind {
             Self::Ublk => "ublk",
             Self::Keeper => "keeper",
             Self::Kept => "kept",
+            Self::Survivor => "survivor",
         }
     }
 

@@ -34,6 +34,11 @@ pub fn arm() -> io::Result<()> {
     Ok(())
 }
 
+/// A kind of thread's filter, if anybody [`arm`]ed.
+pub(crate) fn filter_of(kind: ThreadKind) -> Option<&'static BpfProgram> {
+    FILTERS.get().and_then(|filters| filters.get(&kind))
+}
+
 /// Whether threads are confined.
 pub fn is_armed() -> bool {
     FILTERS.get().is_some()
@@ -44,7 +49,7 @@ pub fn is_armed() -> bool {
 /// # Panics
 /// The kernel refused: a thread that can't be confined must not run.
 pub fn enter(kind: ThreadKind) {
-    let Some(filter) = FILTERS.get().and_then(|filters| filters.get(&kind)) else { return };
+    let Some(filter) = filter_of(kind) else { return };
     NAME.set((kind.program(), kind.name()));
     if let Err(error) = apply_filter(filter) {
         panic!("can't confine the {} thread: {error}; --unconfined goes without", kind.name());

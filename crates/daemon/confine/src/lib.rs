@@ -9,6 +9,7 @@
 //! | `inherited` | file descriptors that the process inherited |
 //! | `same_file` | which descriptors refer to the same open file |
 //! | `respawn` | a process that is started again when it is killed |
+//! | `survivor` | a process that shares this one's memory, so that this one's end is quick |
 //!
 //! The order of setup: [`drop_privileges`] and [`fence`] before any thread starts, then [`arm`]. Each thread calls
 //! [`enter`] first. Threads inherit all filters and fences, which can't be removed.
@@ -21,6 +22,7 @@ mod peer;
 mod privileges;
 mod respawn;
 mod same_file;
+mod survivor;
 
 pub use calls::ThreadKind;
 pub use filters::{arm, enter, is_armed};
@@ -28,5 +30,6 @@ pub use inherited::take_inherited;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;
 pub use privileges::{Identity, drop_privileges, hide_memory, keep_what_block_devices_take};
-pub use respawn::keep_running;
+pub use respawn::{Walls, keep_running, keep_running_within};
 pub use same_file::compare_files;
+pub use survivor::leave_memory_to_a_survivor;

@@ -1,9 +1,16 @@
 //! A process that is there again when it was killed.
 
+use std::cell::Cell;
+use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
+
+use crate::calls::ThreadKind;
+use crate::filters::{arm, enter};
+use crate::landlock::fence;
+use crate::privileges::hide_memory;
 
 /// Between a kill and the next process, the first time; twice as long each time after that, up to the latter: whatever
 /// kills it may do so again.
@@ -11,6 +18,49 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 
 /// A process that lived so long is not one that dies again and again.
 const LONG: Duration = Duration::from_secs(60);
+
+/// How far the process that keeps descriptors from others is to be confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Walls {
+    /// For debugging.
+    None,
+    /// System calls alone: its parent's filter forbids all others already.
+    Inner,
+    /// System calls, and no file.
+    All,
+}
+
+/// As [`keep_running`], with `walls`: for a process that needs what `kind` does, and no file. `work` is told whether it
+/// follows a killed one. Nobody hears why it fails: its parent finds that it does not answer.
+#[allow(clippy::disallowed_methods, reason = "a thread that does nothing")]
+pub fn keep_running_within(
+    walls: Walls,
+    kind: ThreadKind,
+    work: impl FnOnce(bool) -> ExitCode,
+    is_wanted: impl Fn() -> bool,
+) -> ExitCode {
+    let follows = Cell::new(false);
+    let inner = || -> io::Result<()> {
+        // The C library installs a handler with the first thread, which the filter forbids.
+        let _ = std::thread::Builder::new().spawn(|| {})?.join();
+        arm()
+    };
+    let outer = || hide_memory().and_then(|()| if walls == Walls::All { fence(&[], None).map(drop) } else { Ok(()) });
+    if walls != Walls::None && outer().is_err() {
+        return ExitCode::FAILURE;
+    }
+    let work = || {
+        if walls != Walls::None && inner().is_err() {
+            return ExitCode::FAILURE;
+        }
+        enter(kind);
+        work(follows.get())
+    };
+    keep_running(work, || {
+        follows.set(true);
+        is_wanted()
+    })
+}
 
 /// Runs `work` in a child of this process, and in another one when that is killed by a signal, as long as it
 /// `is_wanted`. Returns in the parent, once a child ended by itself, and in each child, with what `work` returned: the

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use client_socket::gate::AtTheEnd;
 use client_socket::{Gate, Keeper, Level, gate};
 use config::{Drives, NewFiles, TenantSummary};
-use confine::{Fence, ThreadKind};
+use confine::{Fence, ThreadKind, Walls};
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -109,9 +110,13 @@ pub fn run(args: &Args) -> Result<()> {
     let opened = opened.with_manager(manager);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
-    let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });
+    let gate = Gate::start("evenkeeld-gate", if args.unconfined { &["--unconfined"] } else { &[] });
     let gate = gate.context("can't start the process that takes clients' descriptors")?;
     confine(args, &opened)?;
+    let survivor = confine::leave_memory_to_a_survivor();
+    if let Err(error) = &survivor {
+        tracing::warn!("no process takes its memory over when it ends, which takes longer then: {error}");
+    }
     // Not before: a thread keeps the rights that it was started with.
     log_writer.start().context("can't start the log")?;
     let daemon = Daemon::serve(opened, log::sink(), Some(gate))?;
@@ -181,29 +186,13 @@ pub fn can_take_over(asked: &str) -> ExitCode {
 /// Serves as the descriptor gate of the daemon that started this process, until that ends: in a process of its own, and
 /// in another one if that is killed.
 pub fn as_gate(confined: bool) -> ExitCode {
-    let outer_walls = || -> Result<()> {
-        confine::hide_memory()?;
-        confine::fence(&[], None)?;
-        Ok(())
+    let serve = |follows| {
+        threads::drill();
+        let served = gate::serve(std::io::stdin(), AtTheEnd::Leave, follows);
+        if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     };
-    let serve = || {
-        let walls = || -> Result<()> {
-            // The C library installs a handler with the first thread, which the filter forbids.
-            std::thread::Builder::new().spawn(|| {})?.join().ok();
-            Ok(confine::arm()?)
-        };
-        if confined && walls().is_err() {
-            return ExitCode::FAILURE;
-        }
-        threads::enter(ThreadKind::Gate);
-        gate::serve(std::io::stdin());
-        ExitCode::SUCCESS
-    };
-    // Nobody hears why: the daemon finds that its gate does not answer.
-    if confined && outer_walls().is_err() {
-        return ExitCode::FAILURE;
-    }
-    confine::keep_running(serve, || gate::is_wanted(std::io::stdin()))
+    let walls = if confined { Walls::All } else { Walls::None };
+    confine::keep_running_within(walls, ThreadKind::Gate, serve, || gate::is_wanted(std::io::stdin()))
 }
 
 /// The keeper that keeps clients for the next daemon, if it was started.

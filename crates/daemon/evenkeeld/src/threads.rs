@@ -10,7 +10,7 @@ pub fn enter(kind: ThreadKind) {
 
 /// For the test of the filters: in debug builds, a thread whose name begins with what EVENKEELD_FORBIDDEN_IN says makes
 /// a call that no thread may make.
-fn drill() {
+pub fn drill() {
     #[cfg(debug_assertions)]
     if let Ok(wanted) = std::env::var("EVENKEELD_FORBIDDEN_IN")
         && std::thread::current().name().is_some_and(|name| name.starts_with(&wanted))

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use client_socket::gate;
+use confine::Walls;
+
 /// The text of --help, also printed after a wrong argument.
 pub const HELP: &str = "\
 Keeps evenkeeld's clients connected while the daemon ends and is started again
@@ -36,6 +39,8 @@ pub enum Args {
         /// Without confinement.
         unconfined: bool,
     },
+    /// Take descriptors from the clients of the keeper that started this process.
+    Gate(Walls),
     /// Keep clients.
     Keep(Options),
 }
@@ -44,6 +49,10 @@ pub enum Args {
 pub const RESUME: &str = "--resume=";
 /// The option that asks whether the program could go on with a state.
 pub const CAN_RESUME: &str = "--can-resume=";
+/// What comes after [`gate::ARGUMENT`] where the process's filter forbids whatever the gate need not do.
+pub const IS_CONFINED: &str = "--is-confined";
+/// The option that goes without confinement.
+pub const UNCONFINED: &str = "--unconfined";
 
 /// How to keep clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +81,14 @@ impl Args {
             match &*text {
                 "-h" | "--help" => return Ok(Self::Help),
                 "-V" | "--version" => return Ok(Self::Version),
-                "--unconfined" => unconfined = true,
+                UNCONFINED => unconfined = true,
+                gate::ARGUMENT => {
+                    return Ok(Self::Gate(match arguments.next() {
+                        Some(walls) if walls == UNCONFINED => Walls::None,
+                        Some(walls) if walls == IS_CONFINED => Walls::Inner,
+                        _ => Walls::All,
+                    }));
+                }
                 "--give-up-after" => {
                     let value = arguments.next().ok_or("--give-up-after wants a number of seconds")?;
                     give_up_after = seconds(&value.to_string_lossy())?;

@@ -51,7 +51,7 @@ pub(crate) struct Daemon {
 }
 
 /// An answer, and what comes along.
-type Reply = (Answer, Vec<OwnedFd>);
+type Reply = (Answer, Vec<Arc<OwnedFd>>);
 
 impl Control {
     /// With nothing to keep yet.
@@ -148,7 +148,7 @@ impl Control {
             line("the daemon asks for what makes no sense; it is not served any more");
             return self.lose_daemon();
         };
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
         // A daemon that does not read its answers blocks no one.
         let is_sent =
             self.daemon.as_ref().is_some_and(|daemon| send_now(&daemon.socket, &answer.encode(), &fds).is_ok());
@@ -204,11 +204,7 @@ impl Control {
 
     fn find(&self, name: &str) -> Reply {
         let Some(device) = self.devices.get(name) else { return (Answer::Unknown, Vec::new()) };
-        // Others have them too, so that nothing hangs when these are closed.
-        match device.fds().map(OwnedFd::try_clone).collect() {
-            Ok(fds) => (Answer::Found { has_client: device.has_client() }, fds),
-            Err(error) => refused(&format!("{name}: {error}")),
-        }
+        (Answer::Found { has_client: device.has_client() }, device.fds().cloned().collect())
     }
 
     fn keep(&mut self, name: &str, framing: Framing, mut fds: Vec<OwnedFd>) -> std::io::Result<Reply> {
@@ -231,7 +227,7 @@ impl Control {
         if let (Some(_), Some(device)) = (self.store(), self.devices.get(name)) {
             device.wait_until_written(WRITE_LIMIT);
         }
-        Ok((Answer::Kept, vec![theirs]))
+        Ok((Answer::Kept, vec![Arc::new(theirs)]))
     }
 }
 

@@ -19,12 +19,13 @@
 //! | [`control`] | the main thread, which serves one daemon after the other |
 //! | [`replace`], [`saved`] | replacing the keeper by a new version (`exec`), and the state that it passes on |
 //! | [`manager`], [`store`] | the service manager, and the state that it holds in case the keeper is killed |
+//! | [`room`] | how many descriptors each client may leave |
 //! | [`args`], [`log`], [`clock`] | arguments, log lines, time |
 //!
 //! # Blocking
 //!
-//! Closing a client's descriptor can block for ever (see [`client_socket::gate`]). Each device's thread closes the
-//! descriptors of its own clients. The main thread never closes a client's descriptor, nor waits for a device's thread.
+//! Closing a client's descriptor can block for ever, even a process that was killed (see [`client_socket::gate`]). So
+//! another process receives them, and closes clients' sockets. Memory and eventfds are closed by each device's thread.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]
@@ -37,6 +38,7 @@ pub mod log;
 pub mod manager;
 pub mod relay;
 pub mod replace;
+pub mod room;
 pub mod saved;
 pub mod store;
 mod stored;
@@ -44,28 +46,32 @@ mod stored;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use client_socket::{Access, BindError, Listener};
-use confine::{ThreadKind, take_inherited};
+use client_socket::gate::AtTheEnd;
+use client_socket::{Access, BindError, Gate, Listener, gate};
+use confine::{ThreadKind, Walls, take_inherited};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::args::Options;
+use crate::args::{IS_CONFINED, Options, UNCONFINED};
 use crate::control::Control;
 use crate::device::Common;
 use crate::log::line;
 use crate::manager::Manager;
-use crate::relay::Limits;
 use crate::replace::Program;
+use crate::room::Room;
 use crate::saved::{Found, Saved};
 use crate::store::Store;
 use crate::stored::Stored;
 
 /// How long a client may leave a message unfinished, or replies unread: as long as the daemon lets it.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long the process may take to begin that takes descriptors.
+const GATE_LIMIT: Duration = Duration::from_secs(2);
 /// Daemons that may wait for the one before to end.
 const BACKLOG: i32 = 8;
 
@@ -89,7 +95,10 @@ pub fn can_resume(version: u64, unconfined: bool) -> bool {
     let could_begin = Begun::begin(unconfined).is_ok_and(|begun| {
         let file = begun.store.as_ref().map(store::File::try_out);
         let thread = std::thread::Builder::new().spawn(|| confine::enter(ThreadKind::Kept));
-        file.is_none_or(|file| file.is_ok()) && thread.is_ok_and(|thread| thread.join().is_ok())
+        let gate = start_gate(unconfined, true);
+        file.is_none_or(|file| file.is_ok())
+            && thread.is_ok_and(|thread| thread.join().is_ok())
+            && gate.is_ok_and(|gate| gate.begins_within(GATE_LIMIT))
     });
     version == saved::VERSION && could_begin
 }
@@ -108,12 +117,33 @@ impl Begun {
         let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
         let program = Program::find().map_err(os("find its own file"))?;
         let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
-        let store = manager.clone().filter(|_| manager::has_store()).map(|manager| Arc::new(Store::new(manager)));
+        let store = manager.clone().filter(|_| manager::room() > 0).map(|manager| Arc::new(Store::new(manager)));
         if !unconfined {
             raise_walls().map_err(os("raise its walls (--unconfined goes without)"))?;
         }
         Ok(Self { signals, program, manager, store })
     }
+}
+
+/// Starts the process that takes descriptors from clients.
+fn start_gate(unconfined: bool, is_resumed: bool) -> std::io::Result<Arc<Gate>> {
+    let walls: &[&str] = match (unconfined, is_resumed) {
+        (true, _) => &[UNCONFINED],
+        // The program before this one has put up a filter that lets nobody raise the outer walls.
+        (false, true) => &[IS_CONFINED],
+        (false, false) => &[],
+    };
+    Gate::start("evenkeel-keeper-gate", walls)
+}
+
+/// Serves as the gate of the keeper that started this process, until that ends.
+pub fn as_gate(walls: Walls) -> ExitCode {
+    // Clients may go on with another keeper, which has them from the service manager.
+    let serve = |follows| match gate::serve(std::io::stdin(), AtTheEnd::Stay, follows) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    };
+    confine::keep_running_within(walls, ThreadKind::Gate, serve, || gate::is_wanted(std::io::stdin()))
 }
 
 /// Before any thread starts. The main thread's filter comes later.
@@ -135,10 +165,14 @@ pub fn run(options: &Options) -> Result<(), Error> {
     if options.unconfined {
         line("--unconfined: no system call filters; debuggers and core dumps see what it has of clients");
     }
+    // That of the program before this one ends with it.
+    let gate = start_gate(options.unconfined, saved.is_some())
+        .map_err(os("start the process that takes clients' descriptors"))?;
     let common = Arc::new(Common {
         // Above all that a process before this one may have given.
         next_client: AtomicU64::new(u64::try_from(clock::now().as_nanos()).unwrap_or(1)),
-        limits: Limits::default(),
+        gate,
+        room: Room::find(store.as_ref().map(|_| manager::room())),
         stall_limit: STALL_LIMIT,
         give_up_after: options.give_up_after,
         begin: || confine::enter(ThreadKind::Kept),

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Ok(Args::CanResume { version, unconfined }) => {
             return if keeper::can_resume(version, unconfined) { ExitCode::SUCCESS } else { NO.into() };
         }
+        Ok(Args::Gate(walls)) => return keeper::as_gate(walls),
         Ok(Args::Keep(options)) => {
             if let Err(error) = keeper::run(&options) {
                 eprintln!("evenkeel-keeper: {error}");

@@ -29,10 +29,9 @@ impl Manager {
     }
 }
 
-/// Whether it keeps descriptors for the next process.
-pub fn has_store() -> bool {
-    let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse::<u64>().ok());
-    room.is_some_and(|room| room > 0)
+/// How many descriptors it keeps for the next process; 0: none.
+pub fn room() -> usize {
+    std::env::var("FDSTORE").ok().and_then(|room| room.parse().ok()).unwrap_or(0)
 }
 
 /// What it kept of the process before this one, with the words that they were stored under. Once, and first thing.

@@ -13,7 +13,7 @@ use confine::ThreadKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 
 use crate::args::{CAN_RESUME, RESUME};
 use crate::clock::now;
@@ -63,6 +63,8 @@ impl Program {
 
     /// Has the program that is in the file now go on with everything. Returns only if it doesn't.
     pub fn replace(&self, control: &Control) {
+        // The gates of programs that this process was before.
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         let tried = self.try_out().and_then(|()| {
             control.devices.values().for_each(Device::hold);
             let went = self.go_over(control);

@@ -8,6 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use api::{Deletion, Rest, api_path};
+use hostile::fuse::Stuck;
+use hostile::nvme::Nvme;
 use nvme_driver::Data;
 
 use crate::guest::pattern;
@@ -213,6 +215,39 @@ fn a_keeper_that_was_killed_takes_its_clients_with_it_and_nobody_else() {
     assert_eq!(survivors(), ["db", "web", "new"]);
     drop(guest);
     daemon.stop();
+}
+
+/// A descriptor whose close never ends left the keeper as a zombie with a thread: it kept its socket, its clients
+/// waited for ever, and neither a keeper nor a daemon could follow it.
+#[test]
+fn a_file_that_is_never_closed_keeps_no_keeper_from_dying_nor_another_from_following() {
+    let home = Home::new();
+    let Ok(stuck) = Stuck::mount(&home.path("fuse")) else {
+        println!("skipped: no FUSE file system can be mounted here");
+        return;
+    };
+    home.configure(CONFIG);
+    let keeper = Keeper::start(&home);
+    let daemon = home.serve();
+    let mut guest = home.attach("db");
+    guest.write(3, &pattern(1, 512)).unwrap();
+    let evil = Nvme::greet_patiently(&home.runtime_dir().join("web")).unwrap();
+    evil.leave(&stuck).unwrap();
+    daemon.wait_log("web: client disconnected", 1);
+    drop(guest);
+    // Waits for the process and all of its threads.
+    drop(keeper);
+    let _keeper = Keeper::start(&home);
+    daemon.wait_log("there is a keeper again", 1);
+    let mut guest = home.attach("db");
+    assert_eq!(guest.read(3, 1).unwrap(), pattern(1, 512));
+    drop(daemon);
+    let daemon = home.serve();
+    daemon.wait_log("a client goes on", 1);
+    assert_eq!(guest.read(3, 1).unwrap(), pattern(1, 512));
+    drop(guest);
+    daemon.stop();
+    drop(evil);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The listening socket of one device.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{fs, io};
 
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chmod, chownat, fstat, open};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -14,7 +15,7 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
-use crate::gate::Gate;
+use crate::gate::{Door, Gate};
 use crate::keeping::wire::Framing;
 use crate::keeping::{Channel, Held, Keeper, KeeperError, Kept};
 use crate::waker::Waker;
@@ -80,7 +81,7 @@ pub struct Listener {
     /// Given up for a moment to refuse a client when the daemon has no descriptor left.
     spare: Mutex<Option<Waker>>,
     /// Closes clients' sockets.
-    gate: OnceLock<Arc<Gate>>,
+    door: OnceLock<Door>,
     /// Its clients are another process's too.
     kept: Option<Kept>,
 }
@@ -94,7 +95,7 @@ const BACKLOG: i32 = 8;
 pub struct Accepted {
     /// Always there, until it is dropped.
     fd: Option<OwnedFd>,
-    gate: Option<Arc<Gate>>,
+    door: Option<Door>,
 }
 
 impl AsFd for Accepted {
@@ -111,8 +112,8 @@ impl Drop for Accepted {
         let Some(fd) = self.fd.take() else { return };
         // Another process may have the socket too, and the client must see that it is over.
         let _ = shutdown(&fd, Shutdown::Both);
-        if let Some(gate) = &self.gate {
-            gate.dispose(fd);
+        if let Some(door) = &self.door {
+            door.dispose(fd);
         }
     }
 }
@@ -151,20 +152,44 @@ impl Listener {
 
     /// The socket that is at `path` already, and right.
     pub fn adopt_socket(fd: OwnedFd, path: &Path, access: Access) -> Self {
-        let (identity, spare, gate) = (Mutex::new(identity(path)), Mutex::new(spare()), OnceLock::new());
-        Self { fd, path: path.to_owned(), access, identity, spare, gate, kept: None }
+        let (identity, spare, door) = (Mutex::new(identity(path)), Mutex::new(spare()), OnceLock::new());
+        Self { fd, path: path.to_owned(), access, identity, spare, door, kept: None }
     }
 
     /// The socket that is at `path` already.
     fn over(fd: OwnedFd, path: &Path, access: Access) -> Result<Self, BindError> {
         let listener = Self::adopt_socket(fd, path, access);
-        lchown(path, access.user, access.group).map_err(|error| not_ours(path, access, error))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(|error| BindError::Os {
-            what: "set the mode of",
-            path: path.to_owned(),
-            error,
-        })?;
+        listener.give(access)?;
         Ok(listener)
+    }
+
+    /// Gives the socket in the file system to whom `access` says, and to nobody else whatever is there by now.
+    fn give(&self, access: Access) -> Result<(), BindError> {
+        let path = &self.path;
+        let os = |what| move |errno: Errno| BindError::Os { what, path: path.clone(), error: errno.into() };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = open(path, flags, Mode::empty()).map_err(os("open"))?;
+        let stat = fstat(&socket).map_err(os("look at"))?;
+        let bound = *self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        // One with another name may be anybody's.
+        if Some((stat.st_dev, stat.st_ino)) != bound || stat.st_nlink > 1 {
+            return Err(os("find the socket that it bound at")(Errno::STALE));
+        }
+        let (user, group) = (access.user.map(Uid::from_raw), access.group.map(Gid::from_raw));
+        chownat(&socket, "", user, group, AtFlags::EMPTY_PATH).map_err(|errno| not_ours(path, access, errno.into()))?;
+        // By the only name that leads to this one and is none of the directory's.
+        let this_one = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        chmod(this_one, Mode::from_raw_mode(access.mode)).map_err(os("set the mode of"))
+    }
+
+    /// Lets others in, which may take rights that [`Listener::bind`] is better called without.
+    ///
+    /// # Errors
+    /// The daemon may not give the socket to that user or group.
+    pub fn for_users(mut self, access: Access) -> Result<Self, BindError> {
+        self.give(access)?;
+        self.access = access;
+        Ok(self)
     }
 
     /// As [`Listener::bind`], with a keeper that has clients from now on, and may have one that an earlier process
@@ -228,9 +253,14 @@ impl Listener {
 
     /// Closes a client's socket that another process has too.
     pub(crate) fn dispose(&self, socket: OwnedFd) {
-        if let Some(gate) = self.gate.get() {
-            gate.dispose(socket);
+        if let Some(door) = self.door.get() {
+            door.dispose(socket);
         }
+    }
+
+    /// Its place at the gate.
+    pub(crate) fn door(&self) -> Option<&Door> {
+        self.door.get()
     }
 
     /// Lets clients connect. With a gate none of them can make us wait for the end of its connection.
@@ -248,7 +278,7 @@ impl Listener {
     pub fn listen_for(&self, gate: Option<Arc<Gate>>, backlog: i32) -> Result<(), BindError> {
         if let Some(gate) = gate {
             // The first time counts.
-            let _ = self.gate.set(gate);
+            let _ = self.door.set(Door::new(gate));
         }
         let os = |errno: Errno| BindError::Os { what: "listen on", path: self.path.clone(), error: errno.into() };
         listen(&self.fd, backlog).map_err(os)
@@ -301,7 +331,7 @@ impl Listener {
 
     /// A client that was accepted by other means.
     pub fn adopt(&self, fd: OwnedFd) -> Accepted {
-        Accepted { fd: Some(fd), gate: self.gate.get().cloned() }
+        Accepted { fd: Some(fd), door: self.door.get().cloned() }
     }
 
     /// Removes the socket from the file system and sends away who waits there, from any thread; nobody can connect
@@ -380,7 +410,8 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, of: SocketType) -> Result
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -407,6 +438,27 @@ mod tests {
         listener.admit(listener.accept().unwrap()).unwrap();
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_came_into_the_place_of_a_socket_is_given_to_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("cntrl"), dir.path().join("other"));
+        let open = Access { mode: 0o666, ..Access::default() };
+        for is_linked in [false, true] {
+            let listener = Listener::bind(&path, Access::default()).unwrap();
+            let _other = UnixListener::bind(&other).unwrap();
+            fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+            if is_linked {
+                fs::hard_link(&path, dir.path().join("second")).unwrap();
+            } else {
+                fs::rename(&other, &path).unwrap();
+            }
+            let refused = listener.for_users(open).unwrap_err().to_string();
+            assert!(refused.contains("can't find the socket that it bound at"), "{refused}");
+            assert!([&path, &other].iter().all(|path| !path.exists() || modes(path).2 == 0o600));
+            let _ = fs::remove_file(&path);
+        }
     }
 
     #[test]

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
 use crate::connection::{Closed, Connection, Protocol};
-use crate::gate::{self, Gate, Passed};
-use crate::keeping;
+use crate::gate::{Door, Gate, Intake, Passed};
+use crate::keeping::{self, KeeperError};
 use crate::listener::{Accepted, BindError, Listener};
 use crate::log::{Level, Log, Sink};
-use crate::message::{Received, Waiting, has_hung_up, peek, receive, send};
+use crate::message::{Received, has_hung_up, send};
 use crate::session::Session;
 use crate::waker::Waker;
 
@@ -94,8 +93,16 @@ impl Server {
     {
         let Place { name, prefix, listener, around: Surroundings { sink, begin, gate, on_client } } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
-        listener.listen(gate.clone())?;
-        let channel = P::FRAMING.map(|framing| listener.begin_to_keep(framing)).transpose()?.flatten();
+        listener.listen(gate)?;
+        let log = Log::new(Arc::clone(&sink), name);
+        let channel = match P::FRAMING.map(|framing| listener.begin_to_keep(framing)).transpose() {
+            // Others are kept all the same, and this one is served.
+            Err(BindError::Keeper(refused @ KeeperError::Refused { .. })) => {
+                log.warn(&format!("{name}: {refused}; its clients lose their disk when the daemon ends"));
+                None
+            }
+            channel => channel?.flatten(),
+        };
         let at = format!("{name}: listening on {}", listener.path().display());
         let control = Arc::new(Control {
             listener,
@@ -105,11 +112,9 @@ impl Server {
             has_ended: Mutex::new(false),
             ended: Condvar::new(),
         });
-        let log = Log::new(Arc::clone(&sink), name);
         log.info(&at);
-        let gate = gate.map(|gate| (gate.device(), gate));
         let name_of_it = name.to_owned();
-        let served = Served { name: name_of_it, control: Arc::clone(&control), protocol, device, gate, log, on_client };
+        let served = Served { name: name_of_it, control: Arc::clone(&control), protocol, device, log, on_client };
         let guard = Ended(Arc::clone(&control));
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
             // Dropped last, when the device is gone, or in a panic.
@@ -219,8 +224,6 @@ pub(crate) struct Served<P: Protocol, F> {
     pub(crate) control: Arc<Control>,
     pub(crate) protocol: F,
     pub(crate) device: Box<P::Device>,
-    /// The gate, and the number under which it knows the device.
-    gate: Option<(u64, Arc<Gate>)>,
     pub(crate) log: Log,
     on_client: OnClient,
 }
@@ -228,8 +231,7 @@ pub(crate) struct Served<P: Protocol, F> {
 /// The one client of a device.
 struct Client<P: Protocol> {
     socket: Accepted,
-    /// Receives what has descriptors, from the first that comes on.
-    channel: Option<gate::Channel>,
+    intake: Intake,
     session: Session,
     connection: Connection<P>,
     buffer: [u8; PIECE_BYTES],
@@ -241,6 +243,8 @@ struct Client<P: Protocol> {
     heard_at: Instant,
     /// It is to be told of a configuration change.
     config_changed: bool,
+    /// Others are not sent away, since they could leave more behind: they wait.
+    has_others_wait: bool,
 }
 
 impl<P: Protocol, F: Fn() -> P> Served<P, F> {
@@ -271,6 +275,15 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     /// Whether one is there, after a wait.
     fn wait_for_client(&mut self) -> Result<bool, Errno> {
         let Control { listener, waker, .. } = &*self.control;
+        if self.is_full() {
+            self.log.warn(&format!(
+                "{}: nobody is served until what its former clients left is closed: the processes that serve those \
+                 files, or the other ends of those sockets, don't answer",
+                self.name
+            ));
+            self.rest_while(|| self.is_full());
+            return Ok(false);
+        }
         let [has_client, woken] = wait([(listener.as_fd(), PollFlags::IN), (waker.as_fd(), PollFlags::IN)], None)?;
         if woken {
             waker.drain();
@@ -300,7 +313,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
             socket,
-            channel: None,
+            intake: Intake::new(self.control.listener.door().cloned()),
             session,
             midway_since: connection.is_midway().then(Instant::now),
             connection,
@@ -308,6 +321,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             unread_since: None,
             heard_at: Instant::now(),
             config_changed: false,
+            has_others_wait: false,
         };
         let why = loop {
             if let Err(why) = self.turn(&mut client) {
@@ -317,7 +331,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         // The last error reply, if it can go at once; the connection is over either way.
         let _ = client.flush();
         // The socket first: a client that comes back at once waits in the queue until the device let go.
-        self.part(&why, client.connection, &client.session, (client.socket, client.channel));
+        self.part(&why, client.connection, &client.session, (client.intake, client.socket));
     }
 
     /// Whether a client may come in; if so, it is there from now on. `came`: how, in words.
@@ -362,7 +376,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         connection.close(&why.to_string(), &mut self.device);
         self.has_client(false);
         if session.is_cut_off() {
-            self.rest();
+            // The next one may do it again.
+            self.rest_while(|| false);
         }
     }
 
@@ -372,14 +387,20 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         (self.on_client)(&self.name, is_there);
     }
 
-    /// After a client that was cut off for what it did to others: the next one may do it again.
-    fn rest(&self) {
-        let over_at = Instant::now() + REST;
+    /// Whether too much of what its clients left is still being closed.
+    fn is_full(&self) -> bool {
+        self.control.listener.door().is_some_and(Door::is_full)
+    }
+
+    /// Serves nobody for a while, and as long as there is a reason.
+    fn rest_while(&self, is_due: impl Fn() -> bool) {
+        let mut over_at = Instant::now() + REST;
         while !self.control.is_stopping() {
             let left = over_at.saturating_duration_since(Instant::now());
             match wait([(self.control.waker.as_fd(), PollFlags::IN)], Some(left)) {
                 Ok([true]) => self.control.waker.drain(),
                 Ok([false]) if !left.is_zero() => {}
+                Ok([false]) if is_due() => over_at = Instant::now() + REST,
                 _ => return,
             }
         }
@@ -392,11 +413,10 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         }
         client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
         let Control { listener, waker, .. } = &*self.control;
-        let fds = [
-            (client.socket.as_fd(), client.interest()),
-            (listener.as_fd(), PollFlags::IN),
-            (waker.as_fd(), PollFlags::IN),
-        ];
+        client.has_others_wait = client.has_others_wait && self.is_full();
+        let others = if client.has_others_wait { PollFlags::empty() } else { PollFlags::IN };
+        let fds =
+            [(client.socket.as_fd(), client.interest()), (listener.as_fd(), others), (waker.as_fd(), PollFlags::IN)];
         let [is_ready, has_another, woken] = wait(fds, client.patience()).map_err(Closed::Socket)?;
         if woken {
             // Before the orders are looked at: one that comes meanwhile wakes us again.
@@ -421,7 +441,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     fn receive(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
         while !client.connection.is_full() {
             let room = client.connection.wanted_bytes().min(PIECE_BYTES);
-            let (bytes, fds) = match client.take(room, self.gate.as_ref())? {
+            let (bytes, fds) = match client.take(room)? {
                 Received::Bytes(bytes, fds) => (&client.buffer[..bytes], fds),
                 Received::Nothing => break,
                 Received::TooManyFds(_) => return Err(Closed::TooManyFds),
@@ -440,8 +460,12 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     }
 
     /// A second client is sent away, unless it is the next one.
-    fn refuse(&mut self, client: &Client<P>) {
+    fn refuse(&mut self, client: &mut Client<P>) {
         if has_hung_up(&client.socket) {
+            return;
+        }
+        if self.is_full() {
+            client.has_others_wait = true;
             return;
         }
         match self.control.listener.accept() {
@@ -453,40 +477,15 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
 impl<P: Protocol> Client<P> {
     /// Takes `room` bytes at most from its socket into the buffer.
-    fn take(&mut self, room: usize, gate: Option<&(u64, Arc<Gate>)>) -> Result<Received, Closed<P::Error>> {
-        let buffer = &mut self.buffer[..room];
-        let received = match gate {
-            None => receive(&self.socket, buffer, RecvFlags::DONTWAIT),
-            Some((device, gate)) => match peek(&self.socket, buffer) {
-                // No more than was looked at: what came since may have descriptors.
-                Ok(Waiting::Plain(bytes)) => receive(&self.socket, &mut buffer[..bytes], RecvFlags::DONTWAIT),
-                Ok(Waiting::WithFds(bytes)) => {
-                    let channel = match self.channel.take() {
-                        Some(channel) => Ok(channel),
-                        None => gate.attach(*device, &self.socket),
-                    };
-                    let channel = self.channel.insert(channel.map_err(Closed::Gate)?);
-                    match channel.receive(&mut buffer[..bytes]) {
-                        Ok(Passed::Received(received)) => Ok(received),
-                        Ok(Passed::Foreign) => return Err(Closed::ForeignFd),
-                        Ok(Passed::Closing) => return Err(Closed::ClosingFds),
-                        // It was killed. What waits is still there, for the next one.
-                        Err(Errno::PIPE | Errno::CONNRESET) => {
-                            self.channel = None;
-                            Ok(Received::Nothing)
-                        }
-                        Err(errno) => return Err(Closed::Gate(errno)),
-                    }
-                }
-                Ok(Waiting::Nothing) => Ok(Received::Nothing),
-                Ok(Waiting::End) => Ok(Received::End),
-                Err(errno) => Err(errno),
-            },
-        };
-        received.map_err(|errno| match errno {
-            Errno::CONNRESET | Errno::PIPE => Closed::Gone,
-            errno => Closed::Socket(errno),
-        })
+    fn take(&mut self, room: usize) -> Result<Received, Closed<P::Error>> {
+        match self.intake.take(&self.socket, &mut self.buffer[..room]) {
+            Ok(Passed::Received(received)) => Ok(received),
+            Ok(Passed::Foreign) => Err(Closed::ForeignFd),
+            Ok(Passed::Closing) => Err(Closed::ClosingFds),
+            Ok(Passed::NoAnswer(errno)) => Err(Closed::Gate(errno)),
+            Err(Errno::CONNRESET | Errno::PIPE) => Err(Closed::Gone),
+            Err(errno) => Err(Closed::Socket(errno)),
+        }
     }
 
     fn flush(&mut self) -> Result<(), Closed<P::Error>> {

@@ -11,7 +11,7 @@
 //! | [`soak`] | attacks, kills and victims together for a long time |
 //! | [`changes`] | adds, changes and removes disks, namespaces, drives and policies at random, and kills the daemon, while victims verify |
 //! | [`nvme`], [`virtio`] | clients that send anything: vfio-user and NVMe, vhost-user and virtqueues |
-//! | `fuse` | a file whose file system never answers |
+//! | [`fuse`] | a file whose file system never answers |
 //!
 //! An attacker holds its means (descriptors, mounts, connections) until it is told to stop. So all that the daemon does
 //! meanwhile, ending included, it does under attack.
@@ -21,7 +21,7 @@
 
 pub mod attacks;
 pub mod changes;
-mod fuse;
+pub mod fuse;
 pub mod host;
 pub mod nvme;
 pub mod siege;

@@ -16,6 +16,7 @@ use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
 use rustix::io::Errno;
 
+use crate::fuse::Stuck;
 use crate::wire::vfio::{NO_REPLY, dma_map, get_region_info, region_read, region_write, set_irqs, version};
 use crate::wire::{connect, receive, send};
 
@@ -90,6 +91,14 @@ impl Nvme {
                 greeted => return greeted,
             }
         }
+    }
+
+    /// Leaves a file whose close never ends with whoever receives for the controller.
+    ///
+    /// # Errors
+    /// The file can't be sent.
+    pub fn leave(&self, stuck: &Stuck) -> io::Result<()> {
+        stuck.hand_over(|fd| self.send(&dma_map(1, 3, 0, 1 << 40, 4096), &[fd]))
     }
 
     /// A controller that runs, with one I/O queue pair; its doorbells are mapped if asked for.

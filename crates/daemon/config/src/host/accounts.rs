@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::ops::Range;
 
-use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setfsgid, setfsuid};
 use rustix::process::geteuid;
 
 use crate::access::{Account, SocketSection};
@@ -19,6 +19,19 @@ pub struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// Does something with files as this user, if the thread may: where that user could have put links, root must not
+    /// follow them. What it makes belongs to this user.
+    pub fn act<T>(&self, work: impl FnOnce() -> T) -> T {
+        let group = setfsgid(Gid::from_raw(self.gid));
+        let user = setfsuid(Uid::from_raw(self.uid));
+        let done = work();
+        setfsuid(user);
+        setfsgid(group);
+        done
+    }
 }
 
 impl Config {

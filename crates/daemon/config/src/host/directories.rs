@@ -98,7 +98,12 @@ impl Config {
         }
         let mode = if tenant.socket.is_for_others() { OTHERS_TENANT_MODE } else { PRIVATE_MODE };
         let path = self.runtime_dir.join(&tenant.name);
-        make(&path, mode, identity).map_err(|fault| self.fault("runtime_dir", fault))
+        let made = match identity {
+            // It lies in a directory of that user's. One that is there may be root's, of a daemon that stayed root.
+            Some(user) if !path.exists() => user.act(|| make(&path, mode, identity)),
+            _ => make(&path, mode, identity),
+        };
+        made.map_err(|fault| self.fault("runtime_dir", fault))
     }
 
     /// Gives a file of the daemon's to who it will be.

@@ -9,11 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use client_socket::Waker;
 use client_socket::keeping::wire::Framing;
+use client_socket::{Gate, Waker};
 
 use crate::clock::now;
-use crate::relay::{Limits, Relay};
+use crate::relay::Relay;
+use crate::room::Room;
 use crate::store::{File, Store};
 
 pub use hold::Held;
@@ -26,8 +27,10 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct Common {
     /// Number of the next client.
     pub next_client: AtomicU64,
-    /// What a client can have kept.
-    pub limits: Limits,
+    /// Receives from clients, and closes their sockets.
+    pub gate: Arc<Gate>,
+    /// Descriptors that clients can have kept.
+    pub room: Room,
     /// How long a client may leave a message unfinished, or replies unread.
     pub stall_limit: Duration,
     /// How long a client is held while there is no daemon. `None`: for ever.
@@ -168,8 +171,8 @@ impl Device {
     }
 
     /// Its listening socket and its memory.
-    pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
-        std::iter::once(&*self.listener).chain(self.memory.iter().map(|fd| &**fd))
+    pub fn fds(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        std::iter::once(&self.listener).chain(&self.memory)
     }
 
     /// Whether it has a client.

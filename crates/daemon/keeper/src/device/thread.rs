@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use client_socket::gate::is_harmless;
 use client_socket::keeping::wire::{Gone, MAX_PACKET_BYTES, Said, Told};
-use client_socket::{Received, has_hung_up, receive, send, send_now};
+use client_socket::{Door, Intake, Passed, Received, has_hung_up, receive, send, send_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown, sockopt};
@@ -15,7 +14,7 @@ use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown, socko
 use super::{Common, Order, Shared, State};
 use crate::clock::now;
 use crate::log::Log;
-use crate::relay::Discarded;
+use crate::relay::{Discarded, Limits};
 
 /// Nobody is accepted for so long after there was no descriptor left for it.
 const REST: Duration = Duration::from_secs(1);
@@ -40,6 +39,12 @@ pub struct Thread {
     buffer: Vec<u8>,
     /// The daemon has to read before it can be told more.
     channel_is_full: bool,
+    /// Its place at the gate.
+    door: Door,
+    /// How its client's messages come in.
+    intake: Intake,
+    /// Descriptors of its client that are counted.
+    counted_fds: usize,
     /// Nobody is accepted until then.
     rests_until: Option<Duration>,
     /// Which of the relay's changes is written down.
@@ -61,13 +66,21 @@ impl Thread {
     pub fn new(name: &str, shared: Arc<Shared>, common: Arc<Common>) -> Self {
         let buffer = vec![0; MAX_PACKET_BYTES + 1];
         let (name, log) = (name.to_owned(), Log::new(name));
-        Self { shared, common, name, log, buffer, channel_is_full: false, rests_until: None, written: None }
+        let door = Door::new(Arc::clone(&common.gate));
+        let intake = Intake::new(Some(door.clone()));
+        let (channel_is_full, counted_fds, rests_until, written) = (false, 0, None, None);
+        Self { shared, common, name, log, buffer, channel_is_full, door, intake, counted_fds, rests_until, written }
     }
 
     pub fn run(mut self, mut state: Box<State>) {
         (self.common.begin)();
         let _ended = Ended(Arc::clone(&self.shared));
+        self.common.room.enter();
+        // What came before this process keeps, however much it is.
+        self.counted_fds = state.relay.client_fds();
+        self.common.room.changed(0, self.counted_fds);
         while self.obey(&mut state) {
+            self.count(&mut state);
             // Before a daemon hears of the client: it may ask.
             self.publish(&state);
             self.write_down(&mut state);
@@ -92,7 +105,25 @@ impl Thread {
                 }
             }
         }
+        self.common.room.changed(self.counted_fds, 0);
+        self.common.room.leave();
         self.end(state);
+    }
+
+    /// Counts its client's descriptors, and ends a client that has too many.
+    fn count(&mut self, state: &mut State) {
+        let (room, before) = (&self.common.room, self.counted_fds);
+        self.counted_fds = state.relay.client_fds();
+        room.changed(before, self.counted_fds);
+        if self.counted_fds > before && room.is_exceeded(self.counted_fds) {
+            self.log.line(&format!(
+                "its client left {} descriptors, each may have {} here; raise LimitNOFILE and FileDescriptorStoreMax \
+                 of the keeper for more",
+                self.counted_fds,
+                room.for_each()
+            ));
+            state.relay.lose(Gone::Socket(Errno::NOBUFS.raw_os_error()));
+        }
     }
 
     /// Has the service manager know how it stands, if that changed.
@@ -153,9 +184,10 @@ impl Thread {
             if let Some((socket, why)) = client {
                 let _ = shutdown(&socket, Shutdown::Both);
                 self.log.line(&format!("the client is gone: {}", reason(why)));
-                drop(socket);
+                self.intake = Intake::new(Some(self.door.clone()));
+                self.door.dispose(socket);
             }
-            drop(fds);
+            self.close(fds);
             slot = self.shared.lock();
             slot.is_closing = false;
             self.shared.changed.notify_all();
@@ -170,15 +202,27 @@ impl Thread {
         }
     }
 
+    /// Closes descriptors. A socket may have others in it, which may wait for anybody.
+    fn close(&self, fds: Vec<OwnedFd>) {
+        let (sockets, rest): (Vec<_>, Vec<_>) = fds.into_iter().partition(|fd| sockopt::socket_type(fd).is_ok());
+        sockets.into_iter().for_each(|socket| self.door.dispose(socket));
+        drop(rest);
+    }
+
     /// Lets go of everything.
-    fn end(&self, mut state: Box<State>) {
+    fn end(&mut self, mut state: Box<State>) {
         if let Some(file) = &mut state.file {
             file.remove();
         }
-        if let Some(socket) = state.relay.socket() {
-            let _ = shutdown(socket, Shutdown::Both);
-        }
         state.channel = None;
+        state.relay.lose(Gone::Left);
+        let discarded = state.relay.take_discarded().unwrap_or_default();
+        if let Some((socket, _)) = discarded.client {
+            let _ = shutdown(&socket, Shutdown::Both);
+            self.intake = Intake::new(None);
+            self.door.dispose(socket);
+        }
+        self.close(discarded.fds);
         let leftovers = std::mem::take(&mut self.shared.lock().leftovers);
         drop((state, leftovers));
     }
@@ -294,7 +338,7 @@ impl Thread {
             Ok(Received::Bytes(bytes, fds)) => {
                 let said = (bytes <= MAX_PACKET_BYTES).then(|| Said::decode(&self.buffer[..bytes])).flatten();
                 let made_sense = match said {
-                    Some(said) => state.relay.said(said, fds, &self.common.limits).is_ok(),
+                    Some(said) => state.relay.said(said, fds, &Limits::default()).is_ok(),
                     None => {
                         state.relay.discard(fds);
                         false
@@ -342,21 +386,22 @@ impl Thread {
         };
         let Some(socket) = state.relay.socket() else { return };
         let room = wanted.min(self.buffer.len());
-        match receive(socket, &mut self.buffer[..room], RecvFlags::DONTWAIT) {
-            Ok(Received::Nothing) => {}
-            Ok(Received::Bytes(bytes, fds)) if fds.iter().all(is_harmless) => {
+        match self.intake.take(socket, &mut self.buffer[..room]) {
+            Ok(Passed::Received(Received::Nothing)) => {}
+            Ok(Passed::Received(Received::Bytes(bytes, fds))) => {
                 state.relay.receive(&self.buffer[..bytes], fds);
                 state.midway_since = state.relay.is_midway().then(now);
             }
-            Ok(Received::Bytes(_, fds)) => {
-                state.relay.discard(fds);
-                state.relay.lose(Gone::ForeignFd);
-            }
-            Ok(Received::TooManyFds(fds)) => {
+            Ok(Passed::Received(Received::TooManyFds(fds))) => {
                 state.relay.discard(fds);
                 state.relay.lose(Gone::TooManyFds);
             }
-            Ok(Received::End) | Err(Errno::CONNRESET | Errno::PIPE) => state.relay.lose(Gone::Left),
+            Ok(Passed::Foreign | Passed::Closing) => state.relay.lose(Gone::ForeignFd),
+            Ok(Passed::NoAnswer(errno)) => {
+                self.log.line(&format!("the process that takes descriptors does not answer: {errno}"));
+                state.relay.lose(Gone::Socket(errno.raw_os_error()));
+            }
+            Ok(Passed::Received(Received::End)) | Err(Errno::CONNRESET | Errno::PIPE) => state.relay.lose(Gone::Left),
             Err(errno) => state.relay.lose(Gone::Socket(errno.raw_os_error())),
         }
     }
@@ -371,16 +416,22 @@ impl Thread {
         if !is_next && state.relay.socket().is_some_and(has_hung_up) {
             return;
         }
+        if self.door.is_full() {
+            self.log.line("nobody is served until what its former clients left is closed");
+            self.rests_until = Some(now() + REST);
+            return;
+        }
         match accept_with(&state.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) if is_next => {
                 let pid = sockopt::socket_peercred(&socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
                 self.log.line(&format!("a client came (process {pid})"));
                 let number = self.common.next_client.fetch_add(1, Ordering::Relaxed);
+                self.intake = Intake::new(Some(self.door.clone()));
                 state.relay.client_came(number, socket);
             }
             Ok(socket) => {
                 let _ = shutdown(&socket, Shutdown::Both);
-                state.relay.discard([socket]);
+                self.door.dispose(socket);
                 state.relay.another_was_refused();
             }
             Err(Errno::MFILE | Errno::NFILE) => {

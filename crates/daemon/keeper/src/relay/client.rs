@@ -13,13 +13,11 @@ pub struct Limits {
     pub messages: usize,
     /// All their bytes.
     pub bytes: usize,
-    /// All their descriptors.
-    pub fds: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { messages: 4096, bytes: 8 << 20, fds: 2048 }
+        Self { messages: 4096, bytes: 8 << 20 }
     }
 }
 
@@ -125,7 +123,13 @@ impl<F> Client<F> {
     }
 
     pub(super) fn exceeds(&self, limits: &Limits) -> bool {
-        self.kept.len() > limits.messages || self.kept_bytes > limits.bytes || self.kept_fds > limits.fds
+        self.kept.len() > limits.messages || self.kept_bytes > limits.bytes
+    }
+
+    /// Descriptors that came with its messages and are still held.
+    pub(super) fn fds(&self) -> usize {
+        let unanswered = self.unanswered.as_ref().map_or(0, |unanswered| unanswered.message.fds.len());
+        self.kept_fds + unanswered + self.inbound.fds.len()
     }
 
     /// How much its message lacks, as far as can be told: first the header, then the rest.

@@ -169,6 +169,11 @@ impl<F> Relay<F> {
         client.discard(why, &mut self.discarded);
     }
 
+    /// How many descriptors the client has here, beside its socket.
+    pub fn client_fds(&self) -> usize {
+        self.client.as_ref().map_or(0, Client::fds)
+    }
+
     /// How many bytes of the client's are wanted now, at most. `None`: none, not even that there are no more.
     pub fn wanted_bytes(&self) -> Option<usize> {
         let client = self.client.as_ref()?;

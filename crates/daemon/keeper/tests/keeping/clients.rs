@@ -104,11 +104,19 @@ fn what_a_client_may_not_do_ends_its_connection_alone() {
         at.channel.gone(at.number, Gone::BadLength);
         next_client(&mut at);
     }
+}
+
+#[test]
+fn what_is_neither_memory_nor_an_eventfd_is_exchanged_for_nothing() {
+    let mut at = Attached::start(&[]);
+    let memory = memory();
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     at.client.send_with(&message(1, b""), &[memory.as_fd(), pipe.as_fd()]);
-    at.channel.gone(at.number, Gone::ForeignFd);
-    at.client.sees_the_end();
-    next_client(&mut at);
+    let (number, fds) = at.channel.message(How::New, &message(1, b""));
+    let seals: Vec<_> = fds.iter().map(|fd| rustix::fs::fcntl_get_seals(fd).is_ok()).collect();
+    assert_eq!(seals, [true, true], "an empty memory in the pipe's place");
+    at.channel.answer(at.number, number, true, b"yes");
+    at.client.reads(b"yes");
 }
 
 #[test]
@@ -183,15 +191,25 @@ fn more_than_can_be_kept_is_not() {
     next_client(&mut at);
 }
 
-/// A socket whose last close waits until its peer reads what it sent, or for a minute.
-fn lingering() -> (TcpStream, TcpStream) {
+/// Sockets whose last close waits until their peers read what they sent, or for a minute.
+fn lingering<const N: usize>() -> [(TcpStream, TcpStream); N] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (theirs, _) = listener.accept().unwrap();
-    sockopt::set_socket_linger(&ours, Some(PATIENCE)).unwrap();
-    ours.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-    while ours.write_all(&[0; 65_536]).is_ok() {}
-    (ours, theirs)
+    let pairs = std::array::from_fn(|_| {
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        sockopt::set_socket_linger(&ours, Some(PATIENCE)).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (ours, theirs)
+    });
+    // What a busy host has not delivered yet makes room once more.
+    let fill = |mut ours: &TcpStream| std::iter::from_fn(|| ours.write(&[0; 65_536]).ok()).count();
+    let mut idle_rounds = 0;
+    while idle_rounds < 20 {
+        let written: usize = pairs.iter().map(|(ours, _)| fill(ours)).sum();
+        idle_rounds = if written == 0 { idle_rounds + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    pairs
 }
 
 #[test]
@@ -200,7 +218,7 @@ fn a_descriptor_that_hangs_when_closed_holds_nobody_else_up() {
     at.channel.say(&Said::Close { client: at.number });
     at.channel.gone(at.number, Gone::Left);
     at.client = Client::connect(&at.path);
-    let (hanging, other_end) = lingering();
+    let [(hanging, other_end)] = lingering();
     at.client.send_with(&message(1, b"have this"), &[hanging.as_fd()]);
     // The keeper has the last one, once it takes the client.
     drop(hanging);
@@ -213,17 +231,42 @@ fn a_descriptor_that_hangs_when_closed_holds_nobody_else_up() {
     channel.accept();
     let _client = Client::connect(&path);
     channel.client(false);
-    // Its own device waits, but no request does. It is kept, forgotten, and there is another of that name.
-    let _channel = at.daemon.take_over("db", false);
-    let forget = client_socket::keeping::wire::Request::Forget("db".into());
-    let (answer, _) = at.daemon.ask(&forget, &[]);
-    let is_clear = matches!(&answer, client_socket::keeping::wire::Answer::Refused(why) if why.contains("takes long"));
-    assert!(is_clear, "{answer:?}");
-    let (listener, path) = at.keeper.listener("db");
-    at.path = path;
-    at.channel = at.daemon.keep("db", &[listener.as_fd()]);
+    // Nor its own device: only such messages are refused, until the file is closed.
     next_client(&mut at);
+    let _channel = at.daemon.take_over("db", true);
+    let forget = client_socket::keeping::wire::Request::Forget("db".into());
+    assert_eq!(at.daemon.ask(&forget, &[]).0, client_socket::keeping::wire::Answer::Done);
     drop(other_end);
+}
+
+#[test]
+fn clients_that_leave_what_hangs_again_and_again_are_not_served_without_end() {
+    let mut at = Attached::start(&[]);
+    let mut other_ends = Vec::new();
+    // Each leaves a connection behind that can't be closed, of which there may be 16.
+    for (hanging, other_end) in lingering::<16>() {
+        if !other_ends.is_empty() {
+            at.number = at.channel.client(false);
+        }
+        // In the second message, which nobody takes.
+        at.client.send(&message(1, b""));
+        at.channel.message(How::New, &message(1, b""));
+        at.client.send_with(&message(2, b""), &[hanging.as_fd()]);
+        drop(hanging);
+        other_ends.push(other_end);
+        at.channel.say(&Said::Close { client: at.number });
+        at.channel.gone(at.number, Gone::Left);
+        at.channel.accept();
+        at.client = Client::connect(&at.path);
+    }
+    // The seventeenth waits until the others are closed.
+    sockopt::set_socket_timeout(&at.channel.0, sockopt::Timeout::Recv, Some(Duration::from_millis(200))).unwrap();
+    let mut packet = [0; 64];
+    let told = client_socket::receive(&at.channel.0, &mut packet, rustix::net::RecvFlags::empty());
+    assert!(matches!(told, Ok(client_socket::Received::Nothing)), "{told:?}");
+    sockopt::set_socket_timeout(&at.channel.0, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    drop(other_ends);
+    at.channel.client(false);
 }
 
 #[test]

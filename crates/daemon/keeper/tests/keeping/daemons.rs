@@ -2,10 +2,10 @@
 
 use std::os::fd::AsFd;
 
-use client_socket::keeping::wire::{Answer, How, Request, Said, VERSION};
+use client_socket::keeping::wire::{Answer, How, Request, Said, Told, VERSION};
 use rustix::process::Signal;
 
-use super::sides::{Attached, Channel, Client, Daemon, FRAMING, Keeper, memory, message};
+use super::sides::{Attached, Channel, Client, Daemon, FRAMING, Keeper, Side, memory, message};
 
 #[test]
 fn what_was_kept_is_told_in_its_order_and_what_was_not_answered_again() {
@@ -206,4 +206,45 @@ fn two_keepers_do_not_share_a_socket() {
     let second = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel-keeper")).arg(keeper.socket()).output();
     let told = String::from_utf8(second.unwrap().stderr).unwrap();
     assert!(told.contains("another keeper listens there"), "{told}");
+}
+
+/// Eight clients with a hundred descriptors each were once enough that no other disk could be made, late clients got no
+/// answer, and the next daemon had nothing.
+#[test]
+fn clients_that_leave_descriptors_leave_room_for_others_and_for_the_next_daemon() {
+    let keeper = Keeper::start_with_open_files(1024);
+    let daemon = Daemon::connect(&keeper.socket());
+    let memory = memory();
+    let leave = |at: &mut Side, most: usize| -> usize {
+        for left in 0..most {
+            at.client.send_with(&message(1, b""), &[memory.as_fd(); 4]);
+            match at.channel.told() {
+                Told::Message { number, .. } => at.channel.answer(at.number, number, true, b""),
+                Told::Gone { .. } => return left,
+                told => panic!("{told:?}"),
+            }
+        }
+        most
+    };
+    let mut greedy: Vec<Side> = (0..8).map(|n| Side::start(&keeper, &daemon, &format!("greedy{n}"))).collect();
+    for at in &mut greedy {
+        let left = leave(at, 1000);
+        assert!((8..500).contains(&left), "{left}");
+    }
+    // Those that end before they have too much keep what they have.
+    let mut moderate: Vec<Side> = (0..8).map(|n| Side::start(&keeper, &daemon, &format!("moderate{n}"))).collect();
+    for at in &mut moderate {
+        assert_eq!(leave(at, 6), 6);
+    }
+    drop(daemon);
+    let daemon = Daemon::connect(&keeper.socket());
+    for at in moderate {
+        let channel = daemon.take_over(&at.name, true);
+        channel.accept();
+        channel.client(true);
+        for _ in 0..6 {
+            assert_eq!(channel.message(How::Kept, &message(1, b"")).1.len(), 4);
+        }
+        channel.restored(at.number);
+    }
 }

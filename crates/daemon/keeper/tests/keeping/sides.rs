@@ -36,10 +36,22 @@ impl Keeper {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_evenkeel-keeper")), arguments, Stdio::inherit())
     }
 
+    /// A keeper that can have so many files open, and no more.
+    pub fn start_with_open_files(most: u64) -> Self {
+        let keeper = env!("CARGO_BIN_EXE_evenkeel-keeper");
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("ulimit -n {most}; exec \"$0\" \"$@\""), keeper]);
+        Self::start_command(command, &[], Stdio::inherit())
+    }
+
     pub fn start_program(program: &Path, arguments: &[&str], stderr: Stdio) -> Self {
+        Self::start_command(Command::new(program), arguments, stderr)
+    }
+
+    fn start_command(mut command: Command, arguments: &[&str], stderr: Stdio) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let manager = Manager::start(&dir.path().join("notify"));
-        let child = Command::new(program)
+        let child = command
             .arg(dir.path().join("keeper"))
             .args(arguments)
             .env("NOTIFY_SOCKET", dir.path().join("notify"))
@@ -301,6 +313,25 @@ pub fn message(word: u32, rest: &[u8]) -> Vec<u8> {
 
 pub fn memory() -> OwnedFd {
     memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap()
+}
+
+/// One device of several, with a client that the daemon was told of.
+pub struct Side {
+    pub name: String,
+    pub channel: Channel,
+    pub client: Client,
+    pub number: u64,
+}
+
+impl Side {
+    pub fn start(keeper: &Keeper, daemon: &Daemon, name: &str) -> Self {
+        let (listener, path) = keeper.listener(name);
+        let channel = daemon.keep(name, &[listener.as_fd()]);
+        channel.accept();
+        let client = Client::connect(&path);
+        let number = channel.client(false);
+        Self { name: name.to_owned(), channel, client, number }
+    }
 }
 
 /// One device that a daemon has kept, with a client that it was told of.
