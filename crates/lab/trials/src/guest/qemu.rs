@@ -1,5 +1,6 @@
 //! Guests: a QEMU process, its command channel and its console log.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -151,12 +152,16 @@ pub enum Disk {
 }
 
 impl Disk {
-    /// `index` tells the guest's drives apart.
-    fn arguments(&self, qemu: Qemu, index: usize) -> Vec<String> {
+    /// `index` tells the guest's drives apart; firmware starts from the one that `is_booted`.
+    fn arguments(&self, qemu: Qemu, index: usize, is_booted: bool) -> Vec<String> {
+        let (in_json, in_list) = if is_booted { (r#","bootindex":0"#, ",bootindex=0") } else { ("", "") };
         let pairs = match self {
             Self::VfioUser(socket) => vec![(
                 "-device",
-                format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#, socket.display()),
+                format!(
+                    r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}{in_json}}}"#,
+                    socket.display()
+                ),
             )],
             Self::VhostUser(socket) => {
                 let reconnect = match qemu {
@@ -166,12 +171,12 @@ impl Disk {
                 };
                 vec![
                     ("-chardev", format!("socket,id=disk{index},path={},{reconnect}", socket.display())),
-                    ("-device", format!("vhost-user-blk-pci,chardev=disk{index},num-queues={VCPUS}")),
+                    ("-device", format!("vhost-user-blk-pci,chardev=disk{index},num-queues={VCPUS}{in_list}")),
                 ]
             }
             Self::QemuNvme(image) => vec![
                 ("-drive", format!("file={},format=raw,if=none,id=disk{index},discard=unmap", image.display())),
-                ("-device", format!("nvme,drive=disk{index},serial=self-check,max_ioqpairs={VCPUS}")),
+                ("-device", format!("nvme,drive=disk{index},serial=self-check,max_ioqpairs={VCPUS}{in_list}")),
             ],
         };
         pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
@@ -187,6 +192,8 @@ pub struct Extras {
     pub kernel_arguments: Vec<String>,
     /// QEMU's object for the guest's memory, with its properties; a shared memfd if `None`.
     pub memory: Option<&'static str>,
+    /// Without a kernel of QEMU's: the firmware boots from the first disk.
+    pub boots_from_disk: bool,
 }
 
 /// What a guest is started with.
@@ -209,7 +216,6 @@ impl Setup {
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
         let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
         let memory = format!("{memory},id=mem,size={MEMORY_MIB}M");
-        let kernel_arguments = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat();
         let output = fs::File::create(&log)?;
         fs::write(&console, "")?;
         let child = self
@@ -220,11 +226,7 @@ impl Setup {
             .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
             .args(["-m", &format!("size={MEMORY_MIB}M,slots=1,maxmem={MAX_MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
             .args(self.accel.arguments(self.qemu))
-            .arg("-kernel")
-            .arg(self.machine.images.kernel())
-            .arg("-initrd")
-            .arg(&self.machine.initrd)
-            .args(["-append", &kernel_arguments.join(" ")])
+            .args(self.kernel())
             .args(&self.extras.qemu_arguments)
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
@@ -237,7 +239,11 @@ impl Setup {
             .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
                 ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
             }))
-            .args(self.disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(self.qemu, index)))
+            .args(
+                self.disks.iter().enumerate().flat_map(|(index, disk)| {
+                    disk.arguments(self.qemu, index, self.extras.boots_from_disk && index == 0)
+                }),
+            )
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -247,6 +253,16 @@ impl Setup {
         let agent =
             Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {}", self.name))?;
         Ok((process, agent))
+    }
+
+    /// What QEMU itself boots.
+    fn kernel(&self) -> Vec<OsString> {
+        if self.extras.boots_from_disk {
+            return Vec::new();
+        }
+        let words = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat().join(" ");
+        let (kernel, initrd) = (self.machine.images.kernel(), self.machine.initrd.clone());
+        vec!["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into(), "-append".into(), words.into()]
     }
 
     /// The drives' nodes in the guest.
