@@ -192,6 +192,8 @@ pub struct Extras {
     pub kernel_arguments: Vec<String>,
     /// QEMU's object for the guest's memory, with its properties; a shared memfd if `None`.
     pub memory: Option<&'static str>,
+    /// Its size, if it is another than every guest's; nothing can be plugged then.
+    pub memory_mib: Option<u32>,
     /// Without a kernel of QEMU's: the firmware boots from the first disk.
     pub boots_from_disk: bool,
 }
@@ -214,45 +216,49 @@ impl Setup {
     fn start(&self) -> Result<(Process, Agent)> {
         let file = |suffix: &str| self.file(suffix);
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
-        let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
-        let memory = format!("{memory},id=mem,size={MEMORY_MIB}M");
         let output = fs::File::create(&log)?;
         fs::write(&console, "")?;
-        let child = self
-            .machine
-            .images
-            .qemu(self.qemu)
-            .args(["-nodefaults", "-no-user-config", "-display", "none"])
-            .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
-            .args(["-m", &format!("size={MEMORY_MIB}M,slots=1,maxmem={MAX_MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
-            .args(self.accel.arguments(self.qemu))
-            .args(self.kernel())
-            .args(&self.extras.qemu_arguments)
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            .arg("-chardev")
-            .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
-            .args(["-device", "virtio-serial-pci"])
-            .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
-            .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", file("qmp").display()))
-            .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
-                ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
-            }))
-            .args(
-                self.disks.iter().enumerate().flat_map(|(index, disk)| {
+        let mut qemu = self.machine.images.qemu(self.qemu);
+        let child =
+            qemu.args(["-nodefaults", "-no-user-config", "-display", "none"])
+                .args(self.board())
+                .args(self.accel.arguments(self.qemu))
+                .args(self.kernel())
+                .args(&self.extras.qemu_arguments)
+                .arg("-serial")
+                .arg(format!("file:{}", console.display()))
+                .arg("-chardev")
+                .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
+                .args(["-device", "virtio-serial-pci"])
+                .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
+                .arg("-qmp")
+                .arg(format!("unix:{},server=on,wait=off", file("qmp").display()))
+                .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
+                    ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
+                }))
+                .args(self.disks.iter().enumerate().flat_map(|(index, disk)| {
                     disk.arguments(self.qemu, index, self.extras.boots_from_disk && index == 0)
-                }),
-            )
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("starting QEMU")?;
+                }))
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output)
+                .spawn()
+                .context("starting QEMU")?;
         let mut process = Process { child, console, log, boot_start_bytes: 0 };
         let agent =
             Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {}", self.name))?;
         Ok((process, agent))
+    }
+
+    /// The board, its memory and its CPUs.
+    fn board(&self) -> Vec<String> {
+        let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
+        let size_mib = self.extras.memory_mib.unwrap_or(MEMORY_MIB);
+        let more = if size_mib == MEMORY_MIB { format!(",slots=1,maxmem={MAX_MEMORY_MIB}M") } else { String::new() };
+        let object = format!("{memory},id=mem,size={size_mib}M");
+        let size = format!("size={size_mib}M{more}");
+        let words = ["-machine", "q35,memory-backend=mem", "-object", &object, "-m", &size, "-smp", &VCPUS.to_string()];
+        words.map(str::to_owned).to_vec()
     }
 
     /// What QEMU itself boots.

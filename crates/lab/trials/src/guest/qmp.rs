@@ -117,6 +117,21 @@ impl Qmp {
         self.execute("block_set_io_throttle", &limits.into())
     }
 
+    /// Waits until the guest sleeps (S3), and wakes it.
+    ///
+    /// # Errors
+    /// With QEMU's reason, or that the guest does not sleep.
+    pub fn wake_sleeper(&mut self) -> Result<()> {
+        let is_asleep = |event: &Value| event["event"] == "SUSPEND";
+        let deadline = Instant::now() + LIMIT;
+        while !self.events.iter().any(is_asleep) {
+            ensure!(Instant::now() < deadline, "the guest does not sleep");
+            let event = self.receive().context("waiting for the guest to sleep")?;
+            self.events.push(event);
+        }
+        self.execute("system_wakeup", &json!({}))
+    }
+
     fn wait_for_end_of(&mut self, id: &str) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {
