@@ -465,7 +465,10 @@ impl Process {
         }
         ensure!(!log.contains("KVM internal error"), "KVM cannot run this guest");
         let console = fs::read(&self.console)?;
-        ensure!(!String::from_utf8_lossy(&console).contains("Kernel panic"), "the guest's kernel panicked");
+        let console = String::from_utf8_lossy(&console);
+        ensure!(!console.contains("Kernel panic"), "the guest's kernel panicked");
+        // What OVMF starts at last.
+        ensure!(!console.contains("EFI Internal Shell"), "the guest's firmware can boot from no disk");
         Ok(())
     }
 

@@ -117,6 +117,17 @@ impl Qmp {
         self.execute("block_set_io_throttle", &limits.into())
     }
 
+    /// Has QEMU start to migrate the VM, to nowhere, and returns why it does not.
+    ///
+    /// # Errors
+    /// When it does.
+    pub fn refusal_to_migrate(&mut self) -> Result<String> {
+        match self.execute("migrate", &json!({"uri": "exec:cat >/dev/null"})) {
+            Ok(()) => bail!("QEMU migrates this VM"),
+            Err(why) => Ok(why.to_string()),
+        }
+    }
+
     /// Waits until the guest sleeps (S3), and wakes it.
     ///
     /// # Errors

@@ -136,6 +136,9 @@ pub fn printed_arguments(lab: &mut Lab) -> Result<()> {
         let mut guest = Guest::spawn_with(lab.machine(), lab.accel(), &name, qemu, &[], extras)?;
         let verified = guest.wait_ready().and_then(|()| verify(&mut guest, "/dev/vda"));
         verified.with_context(|| format!("{printed}\n{}", guest.logs()))?;
+        // README.md says that it can't.
+        let why = guest.monitor()?.refusal_to_migrate()?;
+        ensure!(why.contains("Migration disabled: vhost"), "{why}");
         if qemu == Qemu::Newest {
             verify(&mut guest, "/dev/nvme0n1")?;
         }
