@@ -23,7 +23,7 @@ pub struct Kernel<'a> {
     pub initrd: &'a Path,
 }
 
-/// Makes a disk of blocks of `block_bytes`; `path` names it and what is left beside it.
+/// Makes a disk of blocks of `block_bytes`; `path` names it and GRUB's files beside it.
 ///
 /// # Errors
 /// When a file can't be read or written, or a program fails.
@@ -62,6 +62,7 @@ pub fn make(firmware: &Firmware, path: &Path, block_bytes: u64, kernel: &Kernel)
             command.args(["-c", "mcopy", "-i", &partition]).arg(file).arg(to);
         })?;
     }
+    fs::remove_file(unified)?;
     Ok(())
 }
 

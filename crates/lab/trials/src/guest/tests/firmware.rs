@@ -54,7 +54,9 @@ fn boot_from_each(lab: &mut Lab, name: &str, start: Start, block_bytes: u64) -> 
     let (machine, padding) = padded(lab, name, &dir)?;
     let kernel = machine.images().kernel();
     boot_image::make(&firmware, &image, block_bytes, &Kernel { kernel: &kernel, initrd: machine.initrd() })?;
+    // Some 100 MB, which nobody reads any more.
     fs::remove_file(padding)?;
+    fs::remove_file(machine.initrd())?;
     let sum = sum_of(&image)?;
     for (frontend, socket) in [("vfio-user", "cntrl"), ("vhost-user-blk", "vhost.sock")] {
         let run = dir.join(format!("run-{frontend}"));
@@ -89,6 +91,7 @@ fn boot_from_each(lab: &mut Lab, name: &str, start: Start, block_bytes: u64) -> 
         drop(guest);
         daemon.stop()?;
     }
+    fs::remove_dir_all(dir)?;
     Ok(())
 }
 
