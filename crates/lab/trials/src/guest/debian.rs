@@ -24,7 +24,6 @@ pub fn once(cache: &Path, name: &str, recipe: u32, build: impl FnOnce(&Path) -> 
     let lock = fs::File::create(cache.join(format!("{name}-lock")))?;
     lock.lock()?;
     if !dir.exists() {
-        ensure!(rustix::process::geteuid().is_root(), "packages are installed by root alone: run this as root once");
         let partial = cache.join(format!("{name}-partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial).context("removing an interrupted preparation")?;
@@ -42,6 +41,7 @@ pub fn once(cache: &Path, name: &str, recipe: u32, build: impl FnOnce(&Path) -> 
 /// # Errors
 /// When a package can't be had or does not configure itself.
 pub fn install(dir: &Path, suites: &[&str], packages: &[&str]) -> Result<PathBuf> {
+    ensure!(rustix::process::geteuid().is_root(), "packages are installed by root alone: run this as root once");
     let suite = suites.last().context("packages come from a suite")?;
     let (apt_dir, root) = (dir.join("apt"), dir.join("root"));
     let apt = PrivateApt::new(&apt_dir, &mirror::find()?, suites)?;

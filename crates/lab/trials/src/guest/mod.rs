@@ -9,6 +9,7 @@
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `debian`, `host` | Debians that are installed once, and the host that operators type recipes in |
+//! | `firmware`, `boot_image` | UEFI and BIOS, and disks that they boot from |
 //! | `recipe` | the pages of docs/recipes, as blocks that tests execute |
 //! | `tests`, `changes` | the tests, and which of them a change calls for |
 //! | `kill` | the daemon killed under load |
@@ -21,9 +22,11 @@
 mod agent;
 pub mod apt;
 pub mod bench;
+mod boot_image;
 mod changes;
 pub mod daemon;
 mod debian;
+mod firmware;
 mod host;
 mod hybrid;
 mod initramfs;

@@ -10,9 +10,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::PrivateApt;
+use super::firmware::Firmware;
 use super::initramfs::{self, LIBRARIES};
 use super::system_image::{self, System};
-use super::{host, mirror};
+use super::{firmware, host, mirror};
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
 const RECIPE: u32 = 3;
@@ -87,6 +88,15 @@ impl Images {
         host::find_or_make(cache)
     }
 
+    /// Firmware, and what makes disks that it boots from, which the first one to ask for it makes.
+    ///
+    /// # Errors
+    /// When this machine cannot make it; the message says why.
+    pub fn firmware(&self) -> Result<Firmware> {
+        let cache = self.dir.parent().context("the guests' cache has no place")?;
+        firmware::find_or_make(cache)
+    }
+
     /// The guest's kernel.
     pub fn kernel(&self) -> PathBuf {
         self.dir.join("vmlinuz")
@@ -121,7 +131,7 @@ impl Images {
 
 /// A program of an unpacked `root`, run with that root's own loader and libraries, so that the host's
 /// C library does not matter.
-fn run_in(root: &Path, program: &str) -> Command {
+pub fn run_in(root: &Path, program: &str) -> Command {
     // bookworm still keeps some libraries, and the loader, outside of /usr.
     let folders = [root.join(LIBRARIES), root.join("lib/x86_64-linux-gnu")];
     let loader = folders.iter().map(|folder| folder.join(LOADER)).find(|path| path.exists());

@@ -1,5 +1,6 @@
 //! Guests: a QEMU process, its command channel and its console log.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -151,12 +152,16 @@ pub enum Disk {
 }
 
 impl Disk {
-    /// `index` tells the guest's drives apart.
-    fn arguments(&self, qemu: Qemu, index: usize) -> Vec<String> {
+    /// `index` tells the guest's drives apart; firmware starts from the one that `is_booted`.
+    fn arguments(&self, qemu: Qemu, index: usize, is_booted: bool) -> Vec<String> {
+        let (in_json, in_list) = if is_booted { (r#","bootindex":0"#, ",bootindex=0") } else { ("", "") };
         let pairs = match self {
             Self::VfioUser(socket) => vec![(
                 "-device",
-                format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#, socket.display()),
+                format!(
+                    r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}{in_json}}}"#,
+                    socket.display()
+                ),
             )],
             Self::VhostUser(socket) => {
                 let reconnect = match qemu {
@@ -166,12 +171,12 @@ impl Disk {
                 };
                 vec![
                     ("-chardev", format!("socket,id=disk{index},path={},{reconnect}", socket.display())),
-                    ("-device", format!("vhost-user-blk-pci,chardev=disk{index},num-queues={VCPUS}")),
+                    ("-device", format!("vhost-user-blk-pci,chardev=disk{index},num-queues={VCPUS}{in_list}")),
                 ]
             }
             Self::QemuNvme(image) => vec![
                 ("-drive", format!("file={},format=raw,if=none,id=disk{index},discard=unmap", image.display())),
-                ("-device", format!("nvme,drive=disk{index},serial=self-check,max_ioqpairs={VCPUS}")),
+                ("-device", format!("nvme,drive=disk{index},serial=self-check,max_ioqpairs={VCPUS}{in_list}")),
             ],
         };
         pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
@@ -187,6 +192,10 @@ pub struct Extras {
     pub kernel_arguments: Vec<String>,
     /// QEMU's object for the guest's memory, with its properties; a shared memfd if `None`.
     pub memory: Option<&'static str>,
+    /// Its size, if it is another than every guest's; nothing can be plugged then.
+    pub memory_mib: Option<u32>,
+    /// Without a kernel of QEMU's: the firmware boots from the first disk.
+    pub boots_from_disk: bool,
 }
 
 /// What a guest is started with.
@@ -207,46 +216,59 @@ impl Setup {
     fn start(&self) -> Result<(Process, Agent)> {
         let file = |suffix: &str| self.file(suffix);
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
-        let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
-        let memory = format!("{memory},id=mem,size={MEMORY_MIB}M");
-        let kernel_arguments = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat();
         let output = fs::File::create(&log)?;
         fs::write(&console, "")?;
-        let child = self
-            .machine
-            .images
-            .qemu(self.qemu)
-            .args(["-nodefaults", "-no-user-config", "-display", "none"])
-            .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
-            .args(["-m", &format!("size={MEMORY_MIB}M,slots=1,maxmem={MAX_MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
-            .args(self.accel.arguments(self.qemu))
-            .arg("-kernel")
-            .arg(self.machine.images.kernel())
-            .arg("-initrd")
-            .arg(&self.machine.initrd)
-            .args(["-append", &kernel_arguments.join(" ")])
-            .args(&self.extras.qemu_arguments)
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            .arg("-chardev")
-            .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
-            .args(["-device", "virtio-serial-pci"])
-            .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
-            .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", file("qmp").display()))
-            .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
-                ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
-            }))
-            .args(self.disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(self.qemu, index)))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("starting QEMU")?;
+        let mut qemu = self.machine.images.qemu(self.qemu);
+        let child =
+            qemu.args(["-nodefaults", "-no-user-config", "-display", "none"])
+                .args(self.board())
+                .args(self.accel.arguments(self.qemu))
+                .args(self.kernel())
+                .args(&self.extras.qemu_arguments)
+                .arg("-serial")
+                .arg(format!("file:{}", console.display()))
+                .arg("-chardev")
+                .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
+                .args(["-device", "virtio-serial-pci"])
+                .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
+                .arg("-qmp")
+                .arg(format!("unix:{},server=on,wait=off", file("qmp").display()))
+                .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
+                    ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
+                }))
+                .args(self.disks.iter().enumerate().flat_map(|(index, disk)| {
+                    disk.arguments(self.qemu, index, self.extras.boots_from_disk && index == 0)
+                }))
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output)
+                .spawn()
+                .context("starting QEMU")?;
         let mut process = Process { child, console, log, boot_start_bytes: 0 };
         let agent =
             Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {}", self.name))?;
         Ok((process, agent))
+    }
+
+    /// The board, its memory and its CPUs.
+    fn board(&self) -> Vec<String> {
+        let memory = self.extras.memory.unwrap_or("memory-backend-memfd,share=on");
+        let size_mib = self.extras.memory_mib.unwrap_or(MEMORY_MIB);
+        let more = if size_mib == MEMORY_MIB { format!(",slots=1,maxmem={MAX_MEMORY_MIB}M") } else { String::new() };
+        let object = format!("{memory},id=mem,size={size_mib}M");
+        let size = format!("size={size_mib}M{more}");
+        let words = ["-machine", "q35,memory-backend=mem", "-object", &object, "-m", &size, "-smp", &VCPUS.to_string()];
+        words.map(str::to_owned).to_vec()
+    }
+
+    /// What QEMU itself boots.
+    fn kernel(&self) -> Vec<OsString> {
+        if self.extras.boots_from_disk {
+            return Vec::new();
+        }
+        let words = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat().join(" ");
+        let (kernel, initrd) = (self.machine.images.kernel(), self.machine.initrd.clone());
+        vec!["-kernel".into(), kernel.into(), "-initrd".into(), initrd.into(), "-append".into(), words.into()]
     }
 
     /// The drives' nodes in the guest.
@@ -443,7 +465,10 @@ impl Process {
         }
         ensure!(!log.contains("KVM internal error"), "KVM cannot run this guest");
         let console = fs::read(&self.console)?;
-        ensure!(!String::from_utf8_lossy(&console).contains("Kernel panic"), "the guest's kernel panicked");
+        let console = String::from_utf8_lossy(&console);
+        ensure!(!console.contains("Kernel panic"), "the guest's kernel panicked");
+        // What OVMF starts at last.
+        ensure!(!console.contains("EFI Internal Shell"), "the guest's firmware can boot from no disk");
         Ok(())
     }
 

@@ -117,6 +117,32 @@ impl Qmp {
         self.execute("block_set_io_throttle", &limits.into())
     }
 
+    /// Has QEMU start to migrate the VM, to nowhere, and returns why it does not.
+    ///
+    /// # Errors
+    /// When it does.
+    pub fn refusal_to_migrate(&mut self) -> Result<String> {
+        match self.execute("migrate", &json!({"uri": "exec:cat >/dev/null"})) {
+            Ok(()) => bail!("QEMU migrates this VM"),
+            Err(why) => Ok(why.to_string()),
+        }
+    }
+
+    /// Waits until the guest sleeps (S3), and wakes it.
+    ///
+    /// # Errors
+    /// With QEMU's reason, or that the guest does not sleep.
+    pub fn wake_sleeper(&mut self) -> Result<()> {
+        let is_asleep = |event: &Value| event["event"] == "SUSPEND";
+        let deadline = Instant::now() + LIMIT;
+        while !self.events.iter().any(is_asleep) {
+            ensure!(Instant::now() < deadline, "the guest does not sleep");
+            let event = self.receive().context("waiting for the guest to sleep")?;
+            self.events.push(event);
+        }
+        self.execute("system_wakeup", &json!({}))
+    }
+
     fn wait_for_end_of(&mut self, id: &str) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {

@@ -38,27 +38,36 @@ pub fn pin_interrupts(lab: &mut Lab) -> Result<()> {
     daemon.stop().map(drop)
 }
 
+/// The tenants that most guests here are.
+pub const TENANTS: &str = "[[tenant]]\nname = \"disk\"\nsize = \"64MiB\"\nmax_maps = 4096\n\
+                           [[tenant]]\nname = \"vdisk\"\nsize = \"64MiB\"\nfrontend = \"vhost-user-blk\"\n";
+
 /// A daemon with an NVMe disk and a virtio one, and a guest that has both and is about to boot.
-fn start(lab: &Lab, name: &str, extras: Extras) -> Result<(Daemon, Guest)> {
+pub fn start(lab: &Lab, name: &str, extras: Extras) -> Result<(Daemon, Guest)> {
+    let (daemon, disks) = serve(lab, name, TENANTS, &["disk/cntrl", "vdisk/vhost.sock"])?;
+    let guest = Guest::spawn_with(lab.machine(), lab.accel(), name, Qemu::Newest, &disks, extras)?;
+    Ok((daemon, guest))
+}
+
+/// A daemon of its own with `tenants` on a drive of 128 MiB, and the disks of which `sockets` are in its folder.
+pub fn serve(lab: &Lab, name: &str, tenants: &str, sockets: &[&str]) -> Result<(Daemon, Vec<Disk>)> {
     let binary = lab.binary().context("QEMU's own drives are not in question here")?;
     let dir = lab.dir().join(name);
     fs::create_dir_all(&dir)?;
     let run = dir.join("run");
     let configuration = format!(
-        "runtime_dir = {run:?}\n[device]\nbackend = \"memory\"\nsize = \"128MiB\"\n[policy]\nname = \"passthrough\"\n\
-         [[tenant]]\nname = \"disk\"\nsize = \"64MiB\"\nmax_maps = 4096\n\
-         [[tenant]]\nname = \"vdisk\"\nsize = \"64MiB\"\nfrontend = \"vhost-user-blk\"\n"
+        "runtime_dir = {run:?}\n[device]\nbackend = \"memory\"\nsize = \"128MiB\"\n[policy]\n\
+         name = \"passthrough\"\n{tenants}"
     );
-    let sockets = [run.join("disk/cntrl"), run.join("vdisk/vhost.sock")];
+    let sockets: Vec<PathBuf> = sockets.iter().map(|socket| run.join(socket)).collect();
     let daemon = Daemon::start_with(&binary, &dir, &configuration, &sockets)?;
-    let [nvme, virtio] = sockets;
-    let disks = [Disk::VfioUser(nvme), Disk::VhostUser(virtio)];
-    let guest = Guest::spawn_with(lab.machine(), lab.accel(), name, Qemu::Newest, &disks, extras)?;
-    Ok((daemon, guest))
+    let disk =
+        |socket: PathBuf| if socket.ends_with("cntrl") { Disk::VfioUser(socket) } else { Disk::VhostUser(socket) };
+    Ok((daemon, sockets.into_iter().map(disk).collect()))
 }
 
 /// Writes 8 MiB in pieces of 4 KiB, and reads them back.
-fn verify(guest: &mut Guest, node: &str) -> Result<()> {
+pub fn verify(guest: &mut Guest, node: &str) -> Result<()> {
     let job = format!(
         "fio --name=verify --filename={node} --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=8m \
          --verify=crc32c --verify_fatal=1"

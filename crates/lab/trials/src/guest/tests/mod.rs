@@ -7,7 +7,9 @@ mod crash;
 mod data;
 mod drives;
 mod ext4;
+mod firmware;
 mod foreign;
+mod foreign_vms;
 mod hotplug;
 mod hybrid;
 mod namespaces;
@@ -48,7 +50,7 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 6] = [
+pub const BY_PATH: [(&[&str], &[&str]); 9] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
     (
@@ -57,7 +59,13 @@ pub const BY_PATH: [(&[&str], &[&str]); 6] = [
     ),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
-    (&["crates/frontends/", "crates/core/guest-memory/"], &["foreign-"]),
+    (&["crates/frontends/", "crates/core/guest-memory/", "crates/daemon/evenkeeld/src/front_end/"], &["foreign-"]),
+    (&["crates/daemon/layout/src/placement.rs"], &["foreign-long-names"]),
+    (&["crates/daemon/evenkeeld/src/serve.rs"], &["foreign-qemu-"]),
+    (
+        &["crates/lab/trials/src/guest/boot_image.rs", "crates/lab/trials/src/guest/firmware.rs"],
+        &["foreign-uefi-", "foreign-bios-"],
+    ),
 ];
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
@@ -95,6 +103,14 @@ pub const ALL: &[Test] = &[
     full("foreign-memory-in-a-file", foreign::memory_in_a_file),
     full("foreign-private-memory", foreign::private_memory),
     full("foreign-translated-memory", foreign::translated),
+    full("foreign-long-names", foreign_vms::long_names),
+    full("foreign-sleep", foreign_vms::sleep),
+    full("foreign-large-vm", foreign_vms::large),
+    full("foreign-qemu-old-and-new", foreign_vms::printed_arguments),
+    full("foreign-ordinary-user", foreign_vms::ordinary_user),
+    full("foreign-uefi-512", firmware::uefi_512),
+    full("foreign-uefi-4096", firmware::uefi_4096),
+    full("foreign-bios-512", firmware::bios_512),
     full("virtio-queues-and-features", virtio::queues_and_features),
     full("virtio-read-only", virtio::read_only),
     daily("virtio-fio-verify", virtio_data::verify),
