@@ -144,9 +144,10 @@ impl Measured {
 ///
 /// Checked in this order:
 ///
+/// * The tenant itself: it exceeds its declared load, for which it has the promise.
 /// * The host: its pollers stood still, and most late commands, or all beyond those that may be late, were late for
 ///   nothing else ([`Lateness::is_hosts`]).
-/// * The tenant itself: it exceeds its declared load, or would miss its target with its load even alone.
+/// * The tenant itself: it would miss its target with its load even alone.
 /// * Load that does not explain the latency: the drive, or the host if the time was spent waiting. A drive that is much
 ///   slower than forecast under that load is also the cause.
 /// * Otherwise a neighbour.
@@ -156,24 +157,23 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
     let target = tenant.target().filter(|target| own.at_percentile > *target)?;
     let parts = own.lateness.in_words();
-    if own.lateness.is_hosts(tenant.percentile().late()) {
-        return Some(Blame { culprit: Culprit::Host, why: parts.unwrap_or_default() });
-    }
-    let Blame { culprit, why } = for_another_reason(planner, evidence, broken, target)?;
+    let assumed = evidence.assumed.get(broken).copied().unwrap_or(true);
+    let Blame { culprit, why } = match excess(tenant, own).filter(|_| !assumed) {
+        Some(why) => Blame { culprit: Culprit::Own, why },
+        None if own.lateness.is_hosts(tenant.percentile().late()) => {
+            return Some(Blame { culprit: Culprit::Host, why: parts.unwrap_or_default() });
+        }
+        None => for_another_reason(planner, evidence, broken, target)?,
+    };
     Some(Blame { culprit, why: parts.into_iter().fold(why, |why, parts| format!("{why}; {parts}")) })
 }
 
-/// The cause, if it is not that pollers stood still.
+/// The cause, if it is neither more load than declared nor that pollers stood still.
 fn for_another_reason(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize, target: Nanos) -> Option<Blame> {
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
-    let assumed = evidence.assumed.get(broken).copied().unwrap_or(true);
-    let at_fault = |why| Some(Blame { culprit: Culprit::Own, why });
-    if let Some(excess) = excess(tenant, own).filter(|_| !assumed) {
-        return at_fault(excess);
-    }
     let asks = own.as_demand(tenant)?;
     if let Some(why) = too_much_alone(planner, evidence.policy, &asks, own, target) {
-        return at_fault(why);
+        return Some(Blame { culprit: Culprit::Own, why });
     }
     let Some(heaviest) = worst_neighbour(&evidence, broken) else {
         return Some(drive_or_host(own, evidence.starved, "nobody else asks for anything"));
@@ -434,6 +434,11 @@ mod tests {
         assert_eq!(with(0.012, 0.003).culprit, Culprit::Host);
         assert_eq!(with(0.012, 0.001).culprit, Culprit::Neighbour(2));
         assert!(!with(0.3, 0.0).why.contains("stood still"));
+        // The promise is for what it declared.
+        let mine = Measured { mean_len_bytes: 65_536.0, lateness: Lateness { late: 0.5, stalled: 0.47 }, ..all[0] };
+        let found = judge(&tenants()[..1], &[false], &[mine], 500).expect("broken");
+        assert_eq!(found.culprit, Culprit::Own);
+        assert!(found.why.starts_with("its commands have 64.0 KiB") && found.why.contains("94 %"), "{found:?}");
     }
 
     #[test]

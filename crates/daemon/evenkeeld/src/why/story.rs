@@ -102,7 +102,9 @@ fn find(
     if let Promise::Target { late_ppm, .. } = comparison.promise
         && lateness.is_hosts(Percentile::from_late_ppm(late_ppm).late())
     {
-        return Some((Fault::Host, parts.unwrap_or_default()));
+        // Of the tenant itself the model says so only where it does more than it declared.
+        let own = scene.and_then(Scene::blame).filter(|blame| blame.culprit == Culprit::Own);
+        return Some(own.map_or_else(|| (Fault::Host, parts.unwrap_or_default()), |own| (Fault::Own, own.why)));
     }
     let (fault, why) = for_another_reason(comparison, is_restarted, scene)?;
     // The model says so itself.
