@@ -35,7 +35,7 @@ struct Checked {
 pub fn run(args: &Args) -> Result<()> {
     let loaded = Drives::load(&args.config)?.discard_content(&args.discard_content)?;
     let (ready, _) = ready::prepare(loaded)?;
-    let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
+    let drives: Vec<DriveReport> = ready.iter().map(Ready::report_before_start).collect();
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&Checked { drives })?)?;

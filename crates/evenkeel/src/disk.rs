@@ -21,6 +21,10 @@ use crate::table;
 /// How often the progress of a slow operation is checked.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
+/// How often, and after which pause, a deletion looks at how much is written: half a second in all.
+const LOOKS: u32 = 25;
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
 /// The daemon's default API socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
 
@@ -440,13 +444,48 @@ fn run_delete(delete: &Delete) -> Result<()> {
     if *wait {
         wait_for_wipe(&daemon_at, name)?;
         left.clear();
+    } else {
+        left = look_until_known(&daemon_at, name, left)?;
     }
-    print(daemon, &left, || match left.iter().map(|operation| operation.total_bytes).sum() {
-        0 => format!("{name} is deleted, and its room is free\n"),
-        bytes => {
-            format!("{name} is deleted; {} are overwritten, `evenkeel operations` shows how far that is\n", Size(bytes))
+    print(daemon, &left, || {
+        let written = written(&left);
+        match written.is_empty() {
+            true => format!("{name} is deleted, and its room is free\n"),
+            false => format!("{name} is deleted; {written}, `evenkeel operations` shows how far that is\n"),
         }
     })
+}
+
+/// How much of what a disk left is written, and how long that takes at least. Nothing if nothing is left.
+fn written(left: &[Operation]) -> String {
+    let all: u64 = left.iter().map(|it| it.total_bytes).sum();
+    let write: Option<u64> = left.iter().map(|it| it.write_bytes).sum();
+    let seconds: Option<u64> = left.iter().map(|it| it.seconds_left).sum();
+    let lasts = seconds.map(|seconds| format!(", which takes {} s or more (an estimate)", seconds.max(1)));
+    let lasts = lasts.unwrap_or_default();
+    match write {
+        _ if all == 0 => String::new(),
+        Some(0) => format!("nothing of its {} holds data, and nothing is written", Size(all)),
+        Some(bytes) if bytes < all => {
+            format!("{} of its {} hold data and are overwritten{lasts}", Size(bytes), Size(all))
+        }
+        Some(_) => format!("{} are overwritten{lasts}", Size(all)),
+        None => format!("of {} all that may hold data is overwritten", Size(all)),
+    }
+}
+
+/// Looks again for a moment: how much is written is known once the wiper begins, which it does at once unless it has
+/// something else to do.
+fn look_until_known(daemon: &Rest, name: &str, mut left: Vec<Operation>) -> Result<Vec<Operation>> {
+    for _ in 0..LOOKS {
+        let is_known = |it: &Operation| it.write_bytes.is_some() || it.state == OperationState::Failed;
+        if left.iter().all(is_known) {
+            break;
+        }
+        std::thread::sleep(LOOK_PERIOD);
+        left = daemon.operations()?.into_iter().filter(|it| it.disk == name).collect();
+    }
+    Ok(left)
 }
 
 fn is_confirmed(daemon: &Rest, name: &str) -> Result<bool> {
@@ -570,6 +609,34 @@ pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deletion_says_what_is_written() {
+        let one = |write_bytes, seconds_left| Operation {
+            kind: "wipe".into(),
+            disk: "d".into(),
+            state: OperationState::Running,
+            done_bytes: 0,
+            total_bytes: 4 << 30,
+            write_bytes,
+            bytes_per_second: None,
+            seconds_left,
+            why: None,
+        };
+        let all = 4 << 30;
+        for (left, text) in [
+            (vec![], ""),
+            (vec![one(Some(0), Some(0))], "nothing of its 4GiB holds data, and nothing is written"),
+            (
+                vec![one(Some(0), Some(0)), one(Some(3 << 30), Some(2))],
+                "3GiB of its 8GiB hold data and are overwritten, which takes 2 s or more (an estimate)",
+            ),
+            (vec![one(Some(all), None)], "4GiB are overwritten"),
+            (vec![one(Some(all), Some(1)), one(None, None)], "of 8GiB all that may hold data is overwritten"),
+        ] {
+            assert_eq!(written(&left), text);
+        }
+    }
 
     #[test]
     fn a_percentile_is_a_number_of_its_range() {

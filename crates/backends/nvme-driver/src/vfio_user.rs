@@ -129,7 +129,8 @@ struct Attached {
 }
 
 impl VfioUserDevice {
-    /// Connects to a socket, or to the socket `cntrl` in a directory, and enables the function.
+    /// Connects to a socket, or to the socket `cntrl` in a directory, and enables the function. Doorbells are mapped
+    /// where the device lets them be.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let socket = if path.is_dir() { path.join("cntrl") } else { path.to_path_buf() };
         let (messages, received) = channel();
@@ -168,10 +169,10 @@ impl VfioUserDevice {
                 return Err(Error::Handshake { path: socket, reason: "malformed answer".into() });
             }
         };
-        let doorbells = match info.doorbell_page {
-            Some((fd, offset, len)) => Some(Mapping::shared(fd.as_fd(), offset, len, true)?),
-            None => None,
-        };
+        // What can't be mapped is written to by messages: a file that is no memory, say, which SPDK's doorbells are in
+        // where its socket's directory is on a disk.
+        let map = |(fd, offset, len): (OwnedFd, u64, u64)| Mapping::shared(fd.as_fd(), offset, len, true).ok();
+        let doorbells = info.doorbell_page.and_then(map);
         Ok(Self { link, doorbells, next_iova: FIRST_IOVA, pieces: Pieces::default(), ended: wait_ended })
     }
 
@@ -215,13 +216,23 @@ fn doorbell_page(client: &Client) -> Result<Option<(OwnedFd, u64, u64)>, Error> 
     let Some(file_offset) = bar0.file_offset.as_ref().filter(|_| bar0.flags & REGION_CAN_MMAP != 0) else {
         return Ok(None);
     };
-    let area = bar0.sparse_areas.iter().find(|area| area.offset == DOORBELL_BASE && area.size > 0);
-    let Some(area) = area else { return Ok(None) };
-    let offset = file_offset.start().checked_add(area.offset);
+    let areas: Vec<_> = bar0.sparse_areas.iter().map(|area| (area.offset, area.size)).collect();
+    let Some(len) = mappable_doorbells(bar0.size, &areas) else { return Ok(None) };
+    let offset = file_offset.start().checked_add(DOORBELL_BASE);
     let offset = offset.ok_or(Error::Protocol("the doorbell page lies beyond its file"))?;
     let fd = file_offset.file().as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Error::Memory(error.to_string()))?;
-    Ok(Some((fd, offset, area.size)))
+    Ok(Some((fd, offset, len)))
+}
+
+/// How many bytes from the doorbells' start on can be mapped of a region that can be: those of the area that has that
+/// place, or all where the device names no areas (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`, linux/vfio.h).
+fn mappable_doorbells(region_bytes: u64, areas: &[(u64, u64)]) -> Option<u64> {
+    let whole = [(0, region_bytes)];
+    let areas = if areas.is_empty() { &whole } else { areas };
+    let ends = areas.iter().filter(|(offset, _)| *offset <= DOORBELL_BASE);
+    ends.filter_map(|(offset, size)| offset.saturating_add(*size).min(region_bytes).checked_sub(DOORBELL_BASE))
+        .find(|len| *len > 0)
 }
 
 fn connect_error(socket: &Path, error: ClientError) -> Error {
@@ -344,5 +355,23 @@ struct SentDoorbell {
 impl Ring for SentDoorbell {
     fn ring(&mut self, value: u32) -> Result<(), Error> {
         if self.posted.put(value) { self.link.send(Message::Doorbell(Arc::clone(&self.posted))) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doorbells_are_mapped_wherever_their_area_begins() {
+        let mappable = |areas: &[(u64, u64)]| mappable_doorbells(0x4000, areas);
+        // Ours and SPDK's have a page of their own.
+        assert_eq!(mappable(&[(0x1000, 0x1000)]), Some(0x1000));
+        assert_eq!(mappable(&[(0x3000, 0x1000), (0, 0x2000)]), Some(0x1000));
+        assert_eq!(mappable(&[]), Some(0x3000), "the whole region");
+        assert_eq!(mappable(&[(0x1000, u64::MAX)]), Some(0x3000), "no more than there is");
+        for none in [&[(0, 0x1000)][..], &[(0x2000, 0x1000)], &[(0x1000, 0)]] {
+            assert_eq!(mappable(none), None, "{none:x?}");
+        }
     }
 }

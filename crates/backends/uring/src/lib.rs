@@ -11,7 +11,7 @@
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in one or more steps;
 //! - `flushes`: the tenants that must learn of a failed flush, because the kernel reports it only once;
-//! - `zero`: zeroing a range without a ring, for a thread that may wait;
+//! - `zero`: zeroing a range, and finding its holes, without a ring, for a thread that may wait;
 //! - `errno`: the meaning of the kernel's errors for a device.
 //!
 //! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with queued commands. One more per

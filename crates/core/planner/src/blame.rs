@@ -21,8 +21,40 @@ pub struct Measured {
     pub at_percentile: Nanos,
     /// The part of the mean that was spent with the drive.
     pub served: Nanos,
-    /// The part of the commands, 0 to 1, that would have been in time had their poller not stood still.
+    /// How many of its commands were late, and for what.
+    pub lateness: Lateness,
+}
+
+/// Commands later than their target, by their cause: each has one. Parts of all commands, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Lateness {
+    /// All late ones.
+    pub late: f64,
+    /// Those of them that would have been in time had their poller not stood still: the host's.
     pub stalled: f64,
+}
+
+impl Lateness {
+    /// Whether the host is the cause, where `may_be` of all commands may be late: without its part no more than these
+    /// would be, or its part is the larger one.
+    pub fn is_hosts(&self, may_be: f64) -> bool {
+        let others = self.late - self.stalled;
+        self.stalled > others || self.late > may_be && others <= may_be
+    }
+
+    /// Both parts, for an operator. Nothing where no command was late because its poller stood still.
+    pub fn in_words(&self) -> Option<String> {
+        // More than all of them can't be.
+        let part = (100.0 * self.stalled / self.late).min(100.0);
+        let all = 100.0 * self.late;
+        (self.stalled > 0.0 && self.late > 0.0).then(|| {
+            let other = 100.0 - part;
+            format!(
+                "of its late commands, {all:.1} % of all, {part:.0} % were late only because its poller stood still, \
+                 {other:.0} % for another reason"
+            )
+        })
+    }
 }
 
 /// The cause of a broken promise.
@@ -112,27 +144,36 @@ impl Measured {
 ///
 /// Checked in this order:
 ///
-/// * The tenant itself: it exceeds its declared load, or would miss its target with its load even alone.
-/// * The host: stalls of its pollers made more commands late than may be late.
+/// * The tenant itself: it exceeds its declared load, for which it has the promise.
+/// * The host: its pollers stood still, and most late commands, or all beyond those that may be late, were late for
+///   nothing else ([`Lateness::is_hosts`]).
+/// * The tenant itself: it would miss its target with its load even alone.
 /// * Load that does not explain the latency: the drive, or the host if the time was spent waiting. A drive that is much
 ///   slower than forecast under that load is also the cause.
 /// * Otherwise a neighbour.
+///
+/// Where some of the late commands are the host's, the evidence names both parts.
 pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Option<Blame> {
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
     let target = tenant.target().filter(|target| own.at_percentile > *target)?;
+    let parts = own.lateness.in_words();
     let assumed = evidence.assumed.get(broken).copied().unwrap_or(true);
-    let at_fault = |why| Some(Blame { culprit: Culprit::Own, why });
-    if let Some(excess) = excess(tenant, own).filter(|_| !assumed) {
-        return at_fault(excess);
-    }
+    let Blame { culprit, why } = match excess(tenant, own).filter(|_| !assumed) {
+        Some(why) => Blame { culprit: Culprit::Own, why },
+        None if own.lateness.is_hosts(tenant.percentile().late()) => {
+            return Some(Blame { culprit: Culprit::Host, why: parts.unwrap_or_default() });
+        }
+        None => for_another_reason(planner, evidence, broken, target)?,
+    };
+    Some(Blame { culprit, why: parts.into_iter().fold(why, |why, parts| format!("{why}; {parts}")) })
+}
+
+/// The cause, if it is neither more load than declared nor that pollers stood still.
+fn for_another_reason(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize, target: Nanos) -> Option<Blame> {
+    let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
     let asks = own.as_demand(tenant)?;
     if let Some(why) = too_much_alone(planner, evidence.policy, &asks, own, target) {
-        return at_fault(why);
-    }
-    if own.stalled > tenant.percentile().late() {
-        let part = own.stalled * 100.0;
-        let why = format!("{part:.1} % of its commands were late because its poller stood still: more than may be");
-        return Some(Blame { culprit: Culprit::Host, why });
+        return Some(Blame { culprit: Culprit::Own, why });
     }
     let Some(heaviest) = worst_neighbour(&evidence, broken) else {
         return Some(drive_or_host(own, evidence.starved, "nobody else asks for anything"));
@@ -288,7 +329,7 @@ mod tests {
             mean: Nanos::from_micros(mean_us),
             at_percentile: Nanos::from_micros(3 * mean_us),
             served: Nanos::from_micros(served_us),
-            stalled: 0.0,
+            lateness: Lateness { late: 0.5, stalled: 0.0 },
         }
     }
 
@@ -367,11 +408,37 @@ mod tests {
         let found = judge(&tenants(), &[true; 3], &all, 500).expect("broken");
         assert_eq!(found.culprit, Culprit::Neighbour(1));
         assert!(found.why.ends_with("1.6 times its share"), "{found:?}");
-        // Nobody is, where the host alone made more late than may be.
-        let stalled = all.map(|it| Measured { stalled: 0.013, ..it });
-        let found = judge(&tenants(), &[true; 3], &stalled, 500).expect("broken");
+    }
+
+    #[test]
+    fn the_verdict_follows_the_larger_part_of_the_late_commands_and_names_both() {
+        let all = [measured(5_000.0, 100, 50), measured(100_000.0, 85, 50), measured(80_000.0, 300, 50)];
+        let with = |late, stalled| {
+            let all = all.map(|it| Measured { lateness: Lateness { late, stalled }, ..it });
+            judge(&tenants(), &[false; 3], &all, 500).expect("broken")
+        };
+        // A neighbour does more than it declared, and had no part in nearly all that was late.
+        let found = with(0.5, 0.47);
         assert_eq!(found.culprit, Culprit::Host);
-        assert!(found.why.starts_with("1.3 % of its commands were late because its poller stood still"), "{found:?}");
+        assert_eq!(
+            found.why,
+            "of its late commands, 50.0 % of all, 94 % were late only because its poller stood still, 6 % for another \
+             reason"
+        );
+        // More than may be late is the host's, and it is little of what was late.
+        let found = with(0.3, 0.015);
+        assert_eq!(found.culprit, Culprit::Neighbour(2));
+        assert!(found.why.starts_with("it keeps 24 commands outstanding, declared are 8; of its late"), "{found:?}");
+        assert!(found.why.contains("5 % were late only because its poller stood still, 95 % for"), "{found:?}");
+        // Without the host's part the promise would hold.
+        assert_eq!(with(0.012, 0.003).culprit, Culprit::Host);
+        assert_eq!(with(0.012, 0.001).culprit, Culprit::Neighbour(2));
+        assert!(!with(0.3, 0.0).why.contains("stood still"));
+        // The promise is for what it declared.
+        let mine = Measured { mean_len_bytes: 65_536.0, lateness: Lateness { late: 0.5, stalled: 0.47 }, ..all[0] };
+        let found = judge(&tenants()[..1], &[false], &[mine], 500).expect("broken");
+        assert_eq!(found.culprit, Culprit::Own);
+        assert!(found.why.starts_with("its commands have 64.0 KiB") && found.why.contains("94 %"), "{found:?}");
     }
 
     #[test]
@@ -384,9 +451,10 @@ mod tests {
         let found = judge_on(0.2, &tenants(), &[false; 3], &with(170), 50).expect("broken");
         assert_eq!(found.culprit, Culprit::Host);
         assert!(found.why.starts_with("its pollers waited 20 % of the time for a CPU"), "{found:?}");
-        let stalled = with(170).map(|it| Measured { stalled: 0.009, ..it });
+        let lateness = Lateness { late: 0.5, stalled: 0.009 };
+        let stalled = with(170).map(|it| Measured { lateness, ..it });
         let found = judge(&tenants(), &[false; 3], &stalled, 50).expect("broken");
-        assert_eq!(found.culprit, Culprit::Drive, "one of a hundred may be late");
+        assert_eq!(found.culprit, Culprit::Drive, "the host's part is small");
         // Pollers that waited for a fifth of the time kept nothing from coming back for seconds.
         let hung = [measured(0.5, 2_000_000, 2_000_000), measured(9.0, 85, 50), measured(0.0, 0, 0)];
         let found = judge_on(0.2, &tenants(), &[false; 3], &hung, 50).expect("broken");

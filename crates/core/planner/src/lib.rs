@@ -34,7 +34,7 @@ mod solve;
 mod verdict;
 
 pub use advice::{Advice, Change, advise, round_up};
-pub use blame::{Blame, Culprit, Evidence, Measured, blame};
+pub use blame::{Blame, Culprit, Evidence, Lateness, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;
 pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};

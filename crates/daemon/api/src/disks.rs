@@ -301,9 +301,13 @@ pub struct Operation {
     pub done_bytes: u64,
     /// Bytes to do, over all passes.
     pub total_bytes: u64,
+    /// Bytes that a wipe writes since it began, or since the daemon started: what reads as zeros in a file already is
+    /// not written. Absent: not known yet.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub write_bytes: Option<u64>,
     /// Bytes per second so far. Absent: not known yet.
     pub bytes_per_second: Option<u64>,
-    /// Seconds left at this rate.
+    /// Seconds left at this rate. Before there is one: what `write_bytes` take at least, by the drive's profile.
     pub seconds_left: Option<u64>,
     /// Why it failed, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]

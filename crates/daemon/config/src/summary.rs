@@ -36,7 +36,8 @@ pub struct Summary {
     pub reserved: Vec<Placement>,
     /// Bytes of the drive that nobody has.
     pub free_bytes: u64,
-    /// The file that keeps the ranges; none where the back end forgets.
+    /// The file that keeps the ranges; none where the back end forgets, or where it will be named after a mark that is
+    /// still to be made.
     pub layout_file: Option<PathBuf>,
     /// What `evenkeel serve` would change in it.
     pub changes: Vec<Change>,
@@ -53,8 +54,10 @@ pub struct DeviceSummary {
     pub backend: &'static str,
     /// The file or block device, links resolved.
     pub path: Option<String>,
-    /// The drive's own identity, where the kernel knows it.
+    /// The drive's own identity, where the kernel knows it, or its mark.
     pub id: Option<String>,
+    /// It has neither: `evenkeel serve` puts a mark on it.
+    pub to_mark: bool,
     /// What tenants may use.
     pub size_bytes: u64,
     /// The file will be created.
@@ -179,6 +182,7 @@ impl Summary {
                 backend: config.device.backend.name(),
                 path: config.device.backend.path().map(|_| host.device.path.clone()),
                 id: host.device.id.clone(),
+                to_mark: host.to_mark,
                 size_bytes: host.device.size_bytes,
                 to_create: host.to_create,
                 profile: config.device.profile.name(),
@@ -397,6 +401,10 @@ impl fmt::Display for Summary {
         self.namespaces.iter().try_for_each(|namespace| writeln!(f, "{namespace}"))?;
         if let Some(file) = &self.layout_file {
             writeln!(f, "\nlayout   {}", file.display())?;
+        }
+        if device.to_mark && device.id.is_none() {
+            let what = "the drive has no identity by which it is known again: `evenkeel serve` puts a mark on it";
+            writeln!(f, "note     {what}")?;
         }
         for change in &self.changes {
             writeln!(f, "note     {change}")?;

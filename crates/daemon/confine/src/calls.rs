@@ -35,7 +35,7 @@ pub enum ThreadKind {
     Watchdog,
     /// Has an NVMe drive's controller.
     Drive,
-    /// Zeroes ranges of the drive.
+    /// Zeroes ranges of the drive, or finds what of them is to be wiped.
     Zeroing,
     /// Reads the configuration file again, or what a new drive holds.
     OwnFile,
@@ -257,8 +257,8 @@ const METRICS: &[Call] = &[
     any(SYS_rename),
 ];
 
-/// On the drive, which is open: whole ranges, or by hand where it can't.
-const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];
+/// On the drive, which is open: whole ranges, or by hand where it can't; and where a file's data is.
+const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync), any(SYS_lseek)];
 
 /// Requests of VFIO (linux/vfio.h): `_IO(';', 100 + n)`, none of which the C library names.
 const VFIO_DEVICE_GET_INFO: u64 = 0x3b6b;

@@ -1,5 +1,6 @@
 //! The daemon: one owner of everything that lives, on a thread of its own, changed by commands from one queue alone.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use client_socket::{Gate, Keeper, Sink, Surroundings};
 use config::{Config, Prepared};
 use confine::ThreadKind;
 use io_model::TenantId;
+use layout::Wiping;
 use nvme_controller::FormatRecord;
 use policy::PolicyConfig;
 use poller::Board;
@@ -64,6 +66,8 @@ pub enum Happening {
     Zeroed(Zeroed),
     /// How far the wiper is with what a deleted disk left.
     Wiped(WipeStep),
+    /// What the wiper is to write of that range: pieces of the drive.
+    Looked(Wiping, Vec<Range<u64>>),
     /// A poller has let go of the wiper.
     WiperLeft(TenantId),
     /// The drive itself tells what goes wrong with it.

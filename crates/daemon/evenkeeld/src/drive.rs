@@ -1,6 +1,7 @@
 //! The drives that a configuration can name, behind one trait.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -102,6 +103,11 @@ pub trait ZeroRange: Send {
     /// # Errors
     /// The drive's.
     fn sync(&mut self) -> Result<()>;
+
+    /// Where a range that nobody writes to may hold data, in order. All else of it reads as zeros already.
+    fn data(&self, offset_bytes: u64, len_bytes: u64) -> Vec<Range<u64>> {
+        std::iter::once(offset_bytes..offset_bytes + len_bytes).collect()
+    }
 }
 
 impl ZeroRange for UringDrive {
@@ -111,6 +117,10 @@ impl ZeroRange for UringDrive {
 
     fn sync(&mut self) -> Result<()> {
         Ok(UringDrive::sync(self)?)
+    }
+
+    fn data(&self, offset_bytes: u64, len_bytes: u64) -> Vec<Range<u64>> {
+        UringDrive::data(self, offset_bytes, len_bytes)
     }
 }
 

@@ -121,7 +121,7 @@ mod tests {
 
     use config::Config;
     use io_model::{Nanos, TenantId};
-    use planner::Measured;
+    use planner::{Lateness, Measured};
     use promises::planning;
     use ssd_model::Profile;
 
@@ -161,8 +161,8 @@ mod tests {
         let mut row = serde_json::from_value(row).expect("a row");
         foresight.describe(TenantId(id), &mut row);
         let mean = Nanos(mean_ns as u64);
-        let (read_share, mean_len_bytes, stalled) = (0.0, 16_384.0, 0.0);
-        let measured = Measured { iops, read_share, mean_len_bytes, mean, at_percentile: mean, served: mean, stalled };
+        let (read_share, mean_len_bytes, lateness) = (0.0, 16_384.0, Lateness::default());
+        let measured = Measured { iops, read_share, mean_len_bytes, mean, at_percentile: mean, served: mean, lateness };
         Observed { id: TenantId(id), span: Nanos::from_millis(1_000), commands: 1, outage: Nanos(0), row, measured }
     }
 

@@ -186,8 +186,8 @@ mod tests {
         });
         let row = serde_json::from_value(row).expect("a row");
         let (mean, at_percentile, served) = (Nanos(0), Nanos(0), Nanos(0));
-        let (iops, read_share, mean_len_bytes, stalled) = (0.0, 1.0, 4096.0, 0.0);
-        let measured = planner::Measured { iops, read_share, mean_len_bytes, mean, at_percentile, served, stalled };
+        let (iops, read_share, mean_len_bytes, lateness) = (0.0, 1.0, 4096.0, planner::Lateness::default());
+        let measured = planner::Measured { iops, read_share, mean_len_bytes, mean, at_percentile, served, lateness };
         Observed { id: TenantId(1), span: Nanos::from_millis(5_000), commands, outage: Nanos(0), row, measured }
     }
 

@@ -211,6 +211,7 @@ impl ServedDrive {
             Happening::NamespaceLeft(controller, nsid) => self.namespace_left(controller, nsid),
             Happening::Zeroed(zeroed) => self.zeroed(zeroed),
             Happening::Wiped(step) => self.wiped(step),
+            Happening::Looked(range, pieces) => self.overwrite(range, pieces),
             Happening::WiperLeft(id) => self.wiper_left(id),
             Happening::DriveFailing(what) => self.drive_fails(&what),
         }

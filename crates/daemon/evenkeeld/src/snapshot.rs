@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::{BoundRow, DriveHealth, DrivePolicy, PollerRow, Snapshot, TenantRow};
 use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
-use planner::Measured;
+use planner::{Lateness, Measured};
 use policy::{Bound, Percentile, RestsOn, TenantFigure};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
@@ -249,7 +249,8 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         Some(target) => at_percentile.map(|took_ns| took_ns <= target.0),
         None => is_floor_kept(probes.figure(TenantFigure::Floor), (new.latency_sum_ns - old.latency_sum_ns, span)),
     };
-    let stalled = new.stalled - old.stalled;
+    let (violations, stalled) = (new.violations - old.violations, new.stalled - old.stalled);
+    let part = |count: u64| count as f64 / completed.max(1) as f64;
     let measured = Measured {
         iops: completed as f64 / seconds,
         read_share: reads as f64 / (reads + writes).max(1) as f64,
@@ -257,7 +258,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         mean: mean_latency,
         at_percentile: Nanos(at_percentile.unwrap_or(latencies.p99_ns)),
         served,
-        stalled: stalled as f64 / completed.max(1) as f64,
+        lateness: Lateness { late: part(violations), stalled: part(stalled) },
     };
     let row = TenantRow {
         name: String::new(),
@@ -284,7 +285,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         p9999_us: us(latencies.p9999_ns),
         bound_us: bound.and_then(|bound| bound.vouched).map(Nanos::as_micros_f64),
         bound: bound.map(bound_row),
-        violations: new.violations - old.violations,
+        violations,
         stalled,
         overdue,
         errors: new.errors - old.errors,

@@ -1,10 +1,12 @@
 //! Disks that are deleted, and what is done with what they leave.
 //!
 //! A deletion is durable before anything happens. Then the tenant leaves; once nothing of it is in flight any more, the
-//! [`Wiper`] overwrites its ranges, one after the other, and each is free when that is durable. It is there only while
-//! there is something to do. Whatever was begun and not ended goes on at the next start.
+//! [`Wiper`] overwrites its ranges, one after the other, and each is free when that is durable. What a file never held
+//! is not written: a thread that may wait for the file system looks where data is. The wiper is there only while there
+//! is something to do. Whatever was begun and not ended goes on at the next start.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -13,6 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use api::{EventKind, Operation, OperationState};
 use client_socket::Level;
 use config::{Tenant, WipeBy};
+use confine::ThreadKind;
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{LayoutError, WipeMethod, Wiping};
@@ -24,6 +27,7 @@ use crate::front_end::{Wipe, WipeError, WipeStep, Wiper};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::PollerId;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
+use crate::threads;
 
 /// Where the wiper is.
 #[derive(Debug, Default)]
@@ -43,6 +47,8 @@ struct Begun {
     at: Instant,
     /// What was done before.
     done_bytes: u64,
+    /// What is written from then on. `None`: a thread still looks.
+    write_bytes: Option<u64>,
 }
 
 /// Over all passes.
@@ -83,6 +89,12 @@ impl Wipes {
         let done = done_bytes(range).checked_sub(begun.done_bytes)?;
         let rate = (done as f64 / begun.at.elapsed().as_secs_f64()) as u64;
         (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
+    }
+
+    /// What is written of a range since it was begun.
+    fn write_bytes(&self, range: &Wiping) -> Option<u64> {
+        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
+        begun.write_bytes.filter(|_| *offset_bytes == range.offset_bytes)
     }
 
     fn may_begin(&self, range: &Wiping) -> bool {
@@ -167,9 +179,40 @@ impl ServedDrive {
     }
 
     fn wipe(&mut self, poller: PollerId, at: TenantAt, range: Wiping) {
-        let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range) };
+        let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range), write_bytes: None };
         self.wipes.state = State::Busy(poller, at, range.offset_bytes, begun);
-        self.pollers.send(poller, Message::Order(at, Wipe(range, self.wipe_by()).into()));
+        if range.method != WipeMethod::Zeros || self.wipe_by() != WipeBy::Overwrite || !self.look_for_data(&range) {
+            let whole = range.extent();
+            let pieces = std::iter::once(whole.offset_bytes..whole.offset_bytes + whole.size_bytes);
+            self.overwrite(range, pieces.collect());
+        }
+    }
+
+    /// Has a thread look for what of a range is to be written, and tell the owner. `false`: all of it.
+    fn look_for_data(&self, range: &Wiping) -> bool {
+        let Some(drive) = self.pollers.zeroer() else { return false };
+        let (range, teller) = (range.clone(), self.teller.clone());
+        let look = move || {
+            threads::enter(ThreadKind::Zeroing);
+            let Wiping { offset_bytes, size_bytes, wiped_bytes, .. } = range;
+            let pieces = drive.data(offset_bytes + wiped_bytes, size_bytes - wiped_bytes);
+            teller.tell(Happening::Looked(range, pieces));
+        };
+        std::thread::Builder::new().name("data".into()).spawn(look).is_ok()
+    }
+
+    /// Has the wiper overwrite these pieces of a range, which are all that may hold data.
+    pub(crate) fn overwrite(&mut self, range: Wiping, pieces: Vec<Range<u64>>) {
+        let by = self.wipe_by();
+        let State::Busy(poller, at, offset_bytes, begun) = &mut self.wipes.state else { return };
+        if *offset_bytes == range.offset_bytes && begun.write_bytes.is_none() {
+            let further_passes = u64::from(range.method.passes().saturating_sub(range.passes + 1));
+            let from = range.offset_bytes + range.wiped_bytes;
+            let present_pass = pieces.iter().map(|piece| piece.end - piece.start.max(from).min(piece.end));
+            let pass = pieces.iter().map(|piece| piece.end - piece.start);
+            begun.write_bytes = Some(present_pass.sum::<u64>() + further_passes * pass.sum::<u64>());
+            self.pollers.send(*poller, Message::Order(*at, Wipe(range, by, pieces).into()));
+        }
     }
 
     fn wipe_by(&self) -> WipeBy {
@@ -207,6 +250,7 @@ impl ServedDrive {
                 state: if is_in_work { OperationState::Running } else { OperationState::Failed },
                 done_bytes,
                 total_bytes: placement.size_bytes(),
+                write_bytes: None,
                 bytes_per_second: None,
                 seconds_left: None,
                 why: None,
@@ -221,16 +265,19 @@ impl ServedDrive {
             };
             let total_bytes = range.size_bytes * u64::from(range.method.passes());
             let done_bytes = done_bytes(range);
-            let bytes_per_second = self.wipes.rate(range);
+            let (bytes_per_second, write_bytes) = (self.wipes.rate(range), self.wipes.write_bytes(range));
             let left = |rate: u64| (total_bytes - done_bytes).div_ceil(rate.max(1));
+            let link_bytes_per_s = u64::from(self.profile.link_write_mb_s) * 1_000_000;
+            let least_seconds = write_bytes.map(|bytes| bytes.div_ceil(link_bytes_per_s.max(1)));
             Operation {
                 kind: "wipe".to_owned(),
                 disk: range.former.clone(),
                 state,
                 done_bytes,
                 total_bytes,
+                write_bytes,
                 bytes_per_second,
-                seconds_left: bytes_per_second.map(left),
+                seconds_left: bytes_per_second.map(left).or(least_seconds),
                 why: self.wipes.failed.get(&range.offset_bytes).cloned(),
             }
         });

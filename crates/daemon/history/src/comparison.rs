@@ -41,6 +41,8 @@ pub struct Did {
     pub max_ns: u64,
     /// Commands later than the target.
     pub late: u64,
+    /// The part of its commands, 0 to 1, that was later than the target.
+    pub late_part: f64,
     /// The part of its commands, 0 to 1, that was late only because a poller stood still.
     pub stalled: f64,
     /// Commands that the drive failed.
@@ -93,6 +95,7 @@ impl Did {
             at_percentile_ns: percentile(|it| it.at_percentile_ns),
             max_ns: own.iter().map(|it| it.max_ns).max().unwrap_or(0),
             late: count(|it| it.late),
+            late_part: sum(|it| it.late.into()) / commands.max(1.0),
             stalled: sum(|it| it.stalled.into()) / commands.max(1.0),
             errors: count(|it| it.errors),
         }
@@ -138,7 +141,7 @@ pub enum Change {
     Own,
     /// A neighbour did, by its index.
     Neighbour(usize),
-    /// The pollers waited for CPUs, or stood still.
+    /// The pollers waited for CPUs.
     Host,
     /// The drive took longer although nobody asked for more.
     Drive,
@@ -247,7 +250,7 @@ impl Comparison {
     pub fn change(&self) -> Option<Change> {
         self.grown().or_else(|| {
             let usual = self.usual?;
-            if self.is_starved() || self.is_stalled() {
+            if self.is_starved() {
                 return Some(Change::Host);
             }
             (self.then.served_ns > SLOW * usual.served_ns).then_some(Change::Drive)
@@ -257,11 +260,6 @@ impl Comparison {
     /// Whether pollers waited for CPUs clearly longer than usual.
     pub fn is_starved(&self) -> bool {
         self.starved > STARVED && self.starved > 2.0 * self.usual_starved.unwrap_or(0.0)
-    }
-
-    /// Whether more commands were late than may be, only because their poller stood still.
-    pub fn is_stalled(&self) -> bool {
-        matches!(self.promise, Promise::Target { late_ppm, .. } if self.then.stalled * 1e6 > f64::from(late_ppm))
     }
 
     /// The tenant whose load grew most, if any did.

@@ -88,6 +88,7 @@ fn full() -> Arc<Reading> {
         state: OperationState::Running,
         done_bytes: 3,
         total_bytes: 12,
+        write_bytes: Some(12),
         bytes_per_second: Some(1),
         seconds_left: Some(9),
         why: None,

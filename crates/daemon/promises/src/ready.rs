@@ -43,6 +43,17 @@ impl Ready {
         let (summary, shown) = (Summary::new(&self.prepared), self.admission.to_string());
         DriveReport { summary, promises: promises.clone(), shown }
     }
+
+    /// As [`Ready::report`], for a look that starts nothing: a mark that is still to be made, and a file that is named
+    /// after it, have no names yet. Each look would make up others.
+    pub fn report_before_start(&self) -> DriveReport {
+        let mut report = self.report();
+        if self.prepared.host.to_mark {
+            report.summary.device.id = None;
+            report.summary.layout_file = self.prepared.config.device.layout_file.clone();
+        }
+        report
+    }
 }
 
 /// Looks at all drives of a file, places the tenants that name none, and judges every promise. Writes nothing. What

@@ -100,9 +100,21 @@ fn a_block_device(sector_bytes: u32) {
     std::fs::File::create(&image).unwrap().set_len(20 << 20).unwrap();
     let Some(device) = LoopDevice::over(&image, sector_bytes) else { return };
     let text = format!("[device]\nbackend = \"block\"\npath = {:?}\n{TENANTS}", device.0);
-    home.configure(&text);
+    let file = home.configure(&text);
+    let check = |more: &[&str]| run(&[&["check", file.to_str().unwrap()], more].concat());
+    // A loop device has no identity: its mark is made by the first start, and behind the disks.
+    let json = check(&["--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let drive = &told["drives"][0];
+    assert_eq!(
+        (&drive["device"]["id"], &drive["device"]["to_mark"]),
+        (&serde_json::Value::Null, &true.into()),
+        "{told}"
+    );
+    assert_eq!(json.stdout, check(&["--json"]).stdout, "each look says the same");
+    let shown = String::from_utf8(check(&[]).stdout).unwrap();
+    assert!(shown.contains("`evenkeel serve` puts a mark on it"), "{shown}");
     let daemon = home.serve();
-    // A loop device has no identity, and its mark is behind the disks.
     assert_eq!(daemon.ready["drives"][0]["device"]["size_bytes"], (20 << 20) - 4096);
     two_tenants_verify(&home);
     let mut guest = home.attach("db");
@@ -118,6 +130,10 @@ fn a_block_device(sector_bytes: u32) {
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("is in use"), "{}", errors(&output));
     daemon.stop();
+    let told: serde_json::Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
+    let drive = &told["drives"][0];
+    assert!(drive["device"]["id"].is_string() && drive["device"]["to_mark"] == false, "{told}");
+    assert!(drive["layout_file"].is_string(), "{told}");
 
     let names = std::fs::read_dir(home.path("state")).unwrap().map(|entry| entry.unwrap().file_name());
     let layouts = names.filter(|name| name.to_string_lossy().starts_with("layout-")).count();

@@ -336,10 +336,10 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     add(&home, "mount/spare");
     // On tmpfs blocks are larger.
     done(&home, "create sp1 --size 4MiB --drive spare --lba-size 4096");
-    // Nothing can be written over.
+    // What was never written can't be written over, which a wipe by zeros does not try.
     let mut filler = File::create(home.path("mount/filler")).unwrap();
     while filler.write_all(&[1; 4096]).is_ok() {}
-    done(&home, "delete sp1 --yes --force");
+    done(&home, "delete sp1 --yes --force --wipe three-passes");
     let has_failed = || answer(&home, "operations").as_array().unwrap().iter().any(|it| it["state"] == "failed");
     wait_for("the wipe's end", || has_failed().then_some(()));
     let why = answer(&home, "operations")[0]["why"].as_str().unwrap_or_default().to_owned();

@@ -143,7 +143,9 @@ fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     let shown = stats_json(&home);
     let db = &shown["tenants"][0];
     assert_eq!((&db["kept"], &db["blame"]["culprit"]), (&false.into(), &"own".into()), "{db}");
-    assert_eq!(db["blame"]["why"], "its commands have 128.0 KiB in the mean, declared are 4.0");
+    // On a busy host the part of the late commands that is the host's follows.
+    let why = db["blame"]["why"].as_str().unwrap();
+    assert!(why.starts_with("its commands have 128.0 KiB in the mean, declared are 4.0"), "{why}");
     let told = "its own load: its commands have 128.0 KiB in the mean";
     assert!(stats(&home, &[]).contains(told));
     // The log has it once its next look is over.

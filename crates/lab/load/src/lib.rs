@@ -10,6 +10,7 @@
 //! | [`job`] | [`Job`]: one queue's work, as calls of `step(now)`; no thread, no clock |
 //! | [`disk`] | [`Disk`](disk::Disk): what a job needs of the transport |
 //! | `nvme`, `vhost`, `attach` | the transports: vfio-user, vhost-user-blk, or either |
+//! | `bridge` | what stands for what a vhost-user server lacks |
 //! | [`stats`] | counts and latency histograms, per interval and summed |
 //! | [`runner`] | threads, the clock, live samples, stopping, noticing that a device is gone |
 //! | [`report`] | JSON with fio's field names, and a table |
@@ -24,6 +25,7 @@
 #![allow(clippy::disallowed_methods, reason = "it measures, and keeps to a rate")]
 
 mod attach;
+mod bridge;
 pub mod cli;
 pub mod disk;
 pub mod job;

@@ -2,7 +2,8 @@
 //!
 //! The driver's queues poll the used ring and ask for no interrupts. It knows a request's memory by its
 //! address in this process: ours is a window that is never touched, under whose addresses the device maps
-//! the memory that we copy from and to. A command above the device's largest segment becomes several requests.
+//! the memory that we copy from and to. Where a server has less than the driver asks for, a `bridge` stands between
+//! them. A command above the device's largest segment becomes several requests.
 //!
 //! Not implemented: indirect descriptors, reconnecting, the log of requests in flight (the driver has none).
 
@@ -21,9 +22,9 @@ use virtio_driver::{
     VirtioFeatureFlags as Ring, virtio_blk_max_queues,
 };
 
-use crate::Error;
 use crate::disk::{Buffers, Disk, DiskQueue, Done, Failure, Geometry, QueueShape, Request};
 use crate::stats::Direction;
+use crate::{Error, bridge};
 
 /// How long an answer may take, as for vfio-user.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -112,6 +113,16 @@ impl From<io::Error> for Problem {
     }
 }
 
+/// What the driver says of a server without one of the protocol features that it asks for.
+const LACKS_FEATURES: &str = "required protocol features";
+
+/// Of them, only this one is needed: nothing else tells how large the disk is.
+const NO_CONFIG: Problem = Problem::Unsuitable("it has no vhost-user protocol feature CONFIG, which tells its size");
+
+fn lacks_features(error: &io::Error) -> bool {
+    error.to_string().contains(LACKS_FEATURES)
+}
+
 /// The connection. It owns the rings' memory: every queue holds it.
 struct Link {
     path: PathBuf,
@@ -125,7 +136,13 @@ impl Link {
         let features = (Blk::SIZE_MAX | Blk::SEG_MAX | Blk::RO | Blk::BLK_SIZE | Blk::FLUSH | Blk::MQ | Blk::DISCARD)
             .bits()
             | (Ring::VERSION_1 | Ring::RING_EVENT_IDX).bits();
-        let transport = answer(path, "the vhost-user handshake", move || Ok(VhostUser::new(&text, features)?))?;
+        let transport = answer(path, "the vhost-user handshake", move || match VhostUser::new(&text, features) {
+            Err(error) if lacks_features(&error) => {
+                let bridged = bridge::connect(Path::new(&text), |through| VhostUser::new(through, features));
+                bridged.map_err(|error| if lacks_features(&error) { NO_CONFIG } else { error.into() })
+            }
+            connected => Ok(connected?),
+        })?;
         Ok(Self { path: path.to_path_buf(), transport: Mutex::new(Box::new(transport)) })
     }
 
@@ -299,10 +316,13 @@ fn set_up(transport: &mut VirtioBlkTransport, pieces: Vec<Piece>, entries: u16) 
     if wanted as u64 >= slots {
         return Err(Problem::TooFewSlots { wanted, offered: slots });
     }
+    // Before any ring is there: a server may stop its rings while its memory changes.
+    for piece in &pieces {
+        transport.map_mem_region(piece.memory.iova() as usize, piece.len, piece.fd.as_raw_fd(), 0)?;
+    }
     let rings = VirtioBlkQueue::setup_queues(transport, wanted, entries)?;
     let mut opened = Vec::new();
     for (index, (piece, mut ring)) in pieces.into_iter().zip(rings).enumerate() {
-        transport.map_mem_region(piece.memory.iova() as usize, piece.len, piece.fd.as_raw_fd(), 0)?;
         ring.set_used_notif_enabled(false);
         opened.push((piece, ring, transport.get_submission_notifier(index)));
     }

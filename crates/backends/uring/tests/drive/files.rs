@@ -1,7 +1,7 @@
 //! Opening, and what goes wrong with files.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -193,4 +193,22 @@ fn a_range_is_zeroed_without_a_ring_and_nothing_beside_it() {
     let zeros = (64 << 10)..(320 << 10);
     assert_eq!(content.len(), 1 << 20);
     assert!(content.iter().enumerate().all(|(at, byte)| *byte == if zeros.contains(&at) { 0 } else { 7 }));
+}
+
+#[test]
+fn only_what_was_written_is_data() {
+    for place in PLACES {
+        let (_directory, path, drive) = drive_in(place);
+        assert!(drive.data(0, 1 << 20).is_empty(), "{place}");
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[7; 100], (256 << 10) + 5000).unwrap();
+        file.write_all_at(&[7; 8192], 512 << 10).unwrap();
+        let data = drive.data(0, 1 << 20);
+        let is_data = |at: u64| data.iter().any(|piece| piece.contains(&at));
+        assert!([261, 512, 519].into_iter().all(|kib| is_data(kib << 10)), "{place}: {data:?}");
+        assert!([0, 128, 384, 700, 1023].into_iter().all(|kib| !is_data(kib << 10)), "{place}: {data:?}");
+        assert!(data.iter().all(|piece| (piece.start | piece.end) % 4096 == 0), "{place}: {data:?}");
+        let within = drive.data(516 << 10, 4 << 10);
+        assert!(within.len() == 1 && within[0] == ((516 << 10)..(520 << 10)), "{place}: {within:?}");
+    }
 }

@@ -159,7 +159,9 @@ impl Config {
     ) -> ImageMarks {
         let is_markable = || content.is_none() && self.has_room(len_bytes) && !self.has_layout(path, None);
         let new = || is_markable().then(new_mark).flatten().map(|mark| PREFIX.to_owned() + &mark);
-        ImageMarks { id: id.or_else(new), start: None }
+        let is_new = id.is_none();
+        let id = id.or_else(new);
+        ImageMarks { is_new: is_new && id.is_some(), id, start: None }
     }
 
     /// Whether the disks leave room for a mark.
@@ -293,7 +295,7 @@ mod tests {
         let (path, file) = drive(dir.path(), "loop0");
         let ours = config(dir.path(), &path);
         let new = ours.identify(&file, &path, DRIVE_BYTES, None).expect("readable").marks;
-        assert!(is_mark(new.id.as_deref()));
+        assert!(is_mark(new.id.as_deref()) && new.is_new);
         let id = new.id.clone().expect("a mark");
         serve(&ours, &path, &file, id.clone(), DRIVE_BYTES - MARK_BYTES);
 

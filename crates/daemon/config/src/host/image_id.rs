@@ -20,6 +20,8 @@ const DIGITS: usize = 32;
 pub(super) struct ImageMarks {
     /// Which one it is.
     pub id: Option<String>,
+    /// It was made up now, and nothing has it yet.
+    pub is_new: bool,
     /// Which start served it last.
     pub start: Option<String>,
 }
@@ -27,13 +29,13 @@ pub(super) struct ImageMarks {
 /// Those of the file of a path.
 pub(super) fn at(path: &Path) -> ImageMarks {
     let mark = |name| read(|found| getxattr(path, name, found));
-    ImageMarks { id: mark(ID), start: mark(START) }
+    ImageMarks { id: mark(ID), is_new: false, start: mark(START) }
 }
 
 /// Those of a file.
 pub(super) fn of(file: &File) -> ImageMarks {
     let mark = |name| read(|found| fgetxattr(file, name, found));
-    ImageMarks { id: mark(ID), start: mark(START) }
+    ImageMarks { id: mark(ID), is_new: false, start: mark(START) }
 }
 
 /// ImageMarks an image that has no mark yet. Returns the one that it has; `None`: it can't have one.

@@ -59,6 +59,8 @@ pub struct HostReport {
     pub device: DeviceIdentity,
     /// The file is missing (or empty) and `create = true`: [`Prepared::commit`](crate::Prepared::commit) makes it.
     pub to_create: bool,
+    /// The drive's identity is a mark that [`Prepared::commit`](crate::Prepared::commit) makes: another one each time.
+    pub to_mark: bool,
     /// The data of a drive that no layout describes. `None`: there is none, or a layout describes it.
     pub content: Option<Content>,
     /// What it reads and writes at least; `None`: only opening it to be served tells.
@@ -236,7 +238,7 @@ impl Config {
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport { device, to_create: false, content: None, block_bytes: None, warnings: Vec::new() }
+        HostReport { device, to_create: false, to_mark: false, content: None, block_bytes: None, warnings: Vec::new() }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -360,10 +362,10 @@ impl Config {
             sink.maybe_at(self.marks.path.as_ref(), what, "rename it");
             return None;
         };
-        let ImageMarks { id, start } = found.marks;
+        let ImageMarks { id, is_new: to_mark, start } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
         let Found { to_create, content, block_bytes, .. } = found;
-        Some(HostReport { device, to_create, content, block_bytes, warnings: Vec::new() })
+        Some(HostReport { device, to_create, to_mark, content, block_bytes, warnings: Vec::new() })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {

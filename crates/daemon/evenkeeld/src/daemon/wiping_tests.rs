@@ -1,4 +1,7 @@
-//! A drive that may make zeros by itself, and one that only says that it did.
+//! A drive that may make zeros by itself, one that only says that it did, and an image with holes.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use api::{Deletion, NewDisk, Rest, Wipe, api_path};
 use backend_memory::MemoryDrive;
@@ -124,4 +127,53 @@ fn what_a_drive_can_t_zero_is_overwritten() {
 fn three_passes_are_written_whatever_the_drive_may() {
     let ops = wipe(|queues| queues, Wipe::ThreePasses);
     assert_eq!((count(&ops, Op::WriteZeroes), count(&ops, Op::Write)), (0, 3 * DISK_BYTES / (128 << 10)));
+}
+
+#[test]
+fn of_an_image_what_was_never_written_stays_a_hole() {
+    const IMAGE_BYTES: u64 = 256 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, image) = (directory.path(), directory.path().join("drive.img"));
+    File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
+    let text = format!(
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"file\"\npath = {image:?}\n\
+         [policy]\nname = \"passthrough\"\n"
+    );
+    let prepared = Prepared::new(Config::parse(&dir.join("ek.toml"), &text).unwrap()).unwrap();
+    let daemon = Daemon::start(vec![(prepared, Profile::p5800x())], Arc::new(|_, _| {})).unwrap();
+    let rest = Rest::new(api_path(dir));
+    let file = File::options().read(true).write(true).open(&image).unwrap();
+    let allocated_bytes = || file.metadata().unwrap().blocks() * 512;
+    let delete = || {
+        rest.delete("old", Deletion::default()).unwrap();
+        let mut write_bytes = None;
+        loop {
+            let left = rest.operations().unwrap();
+            let Some(one) = left.first() else { return write_bytes };
+            write_bytes = one.write_bytes.or(write_bytes);
+        }
+    };
+    let disk = NewDisk { name: "old".into(), size: "192MiB".into(), ..NewDisk::default() };
+
+    rest.create(&disk).unwrap();
+    let before = allocated_bytes();
+    delete();
+    assert_eq!(allocated_bytes(), before, "nothing was ever written");
+
+    rest.create(&disk).unwrap();
+    let pieces = [(0u64, 4096usize), (100 << 20, 300 << 10)];
+    for (at, len) in pieces {
+        file.write_all_at(&vec![FORMER; len], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let before = allocated_bytes();
+    let write_bytes = delete();
+    assert!(write_bytes.is_none_or(|bytes| (304 << 10..=1 << 20).contains(&bytes)), "{write_bytes:?}");
+    assert!(allocated_bytes() <= before, "only where data was");
+    for (at, len) in pieces {
+        let mut content = vec![FORMER; len];
+        file.read_exact_at(&mut content, at).unwrap();
+        assert!(content.iter().all(|byte| *byte == 0), "at {at}");
+    }
+    assert_eq!(daemon.stop(), 0);
 }

@@ -2,8 +2,10 @@
 //!
 //! A pass goes in segments. Each is written, flushed, in some cases read back and compared, and reported: what was
 //! reported is never done again. Where the drive makes the zeros itself they are always read back: one that only says
-//! so would have the next owner read what the former one wrote.
+//! so would have the next owner read what the former one wrote. Of a file only what may hold data is written: a hole
+//! reads as zeros, and the flush makes it durable like what is written.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -47,8 +49,9 @@ pub enum WipeError {
 /// Called for each step; it must not wait.
 pub type OnWipeStep = Box<dyn Fn(WipeStep) + Send>;
 
-/// Overwrite this range from now on. There is none at present.
-pub struct Order(pub Wiping, pub WipeBy);
+/// Overwrite this range from now on, or what of it may hold data: pieces of the drive, in order. There is none at
+/// present.
+pub struct Order(pub Wiping, pub WipeBy, pub Vec<Range<u64>>);
 
 /// What is done with a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,34 +72,59 @@ struct Run {
     /// The present segment, from and to.
     segment: (u64, u64),
     phase: Phase,
-    /// What of the segment was handed out.
+    /// What is written, in order, from the range's start.
+    pieces: Vec<Range<u64>>,
+    /// The piece that `next_bytes` lies in or before.
+    piece: usize,
+    /// What of the segment was handed out, or needs nothing.
     next_bytes: u64,
     error: Option<WipeError>,
 }
 
 impl Run {
+    /// What holds no data up to the next piece belongs to its segment.
     fn segment_after(&mut self, from: u64) {
-        self.segment = (from, (from + SEGMENT_BYTES).min(self.size_bytes));
-        self.next_bytes = from;
-        self.phase = Phase::Write;
+        self.begin(Phase::Write, from);
+        let start = self.pieces.get(self.piece).map_or(self.size_bytes, |piece| piece.start.max(from));
+        self.segment = (from, (start + SEGMENT_BYTES).min(self.size_bytes));
     }
 
-    /// Commands that the phase still has to hand out.
+    fn begin(&mut self, phase: Phase, from: u64) {
+        (self.phase, self.next_bytes) = (phase, from);
+        self.piece = self.pieces.partition_point(|piece| piece.end <= from);
+    }
+
+    /// What the next command is for, unless the segment has nothing more to be written.
+    fn next_chunk(&self) -> Option<Range<u64>> {
+        let piece = self.pieces.get(self.piece)?;
+        let start = piece.start.max(self.next_bytes);
+        let end = piece.end.min(self.segment.1).min(start + CHUNK_BYTES);
+        (start < end).then_some(start..end)
+    }
+
+    fn handed_out(&mut self, chunk: &Range<u64>) {
+        self.next_bytes = chunk.end;
+        self.piece += usize::from(self.pieces[self.piece].end <= chunk.end);
+    }
+
+    /// Commands that the phase still has to hand out, or a few of them.
     fn left(&self) -> u64 {
         match self.phase {
             _ if self.error.is_some() => 0,
             Phase::Flush => u64::from(self.next_bytes < self.segment.1),
-            Phase::Write | Phase::ReadBack => (self.segment.1 - self.next_bytes).div_ceil(CHUNK_BYTES),
+            Phase::Write | Phase::ReadBack => {
+                let piece_end = self.pieces.get(self.piece).map_or(0, |piece| piece.end.min(self.segment.1));
+                self.next_chunk().map_or(0, |next| (piece_end - next.start).div_ceil(CHUNK_BYTES))
+            }
         }
     }
 
     /// What comes once all commands of a phase are back. `Some`: a step to report.
     fn advance(&mut self) -> Option<(u8, u64)> {
         let (from, to) = self.segment;
-        self.next_bytes = from;
-        self.phase = match self.phase {
-            Phase::Write => Phase::Flush,
-            Phase::Flush if self.is_read_back() => Phase::ReadBack,
+        match self.phase {
+            Phase::Write => self.begin(Phase::Flush, from),
+            Phase::Flush if self.is_read_back() => self.begin(Phase::ReadBack, from),
             Phase::Flush | Phase::ReadBack => {
                 if to < self.size_bytes {
                     self.segment_after(to);
@@ -106,7 +134,7 @@ impl Run {
                 self.segment_after(0);
                 return Some((self.passes, 0));
             }
-        };
+        }
         None
     }
 
@@ -208,16 +236,16 @@ impl Source for Wiper {
         let Some(run) = self.run.as_mut().filter(|run| run.left() > 0 && !self.is_leaving) else { return Fetch::Empty };
         let Some(buffer) = self.free_buffers.pop() else { return Fetch::Empty };
         let mut buf = IoBuf::default();
-        let len = CHUNK_BYTES.min(run.segment.1 - run.next_bytes);
+        let chunk = run.next_chunk().unwrap_or_default();
+        let len = chunk.end - chunk.start;
         let command = match run.phase {
             Phase::Flush => {
                 run.next_bytes = run.segment.1;
                 self.place.flush()
             }
             Phase::Write if run.by == WipeBy::WriteZeroes => {
-                let command = self.place.command(Op::WriteZeroes, run.at_bytes + run.next_bytes, len);
-                run.next_bytes += len;
-                command
+                run.handed_out(&chunk);
+                self.place.command(Op::WriteZeroes, run.at_bytes + chunk.start, len)
             }
             Phase::Write | Phase::ReadBack => {
                 let (op, from) = if run.phase == Phase::Write { (Op::Write, 0) } else { (Op::Read, buffer as u64) };
@@ -227,9 +255,8 @@ impl Source for Wiper {
                     self.go_on();
                     return Fetch::Empty;
                 }
-                let command = self.place.command(op, run.at_bytes + run.next_bytes, len);
-                run.next_bytes += len;
-                command
+                run.handed_out(&chunk);
+                self.place.command(op, run.at_bytes + chunk.start, len)
             }
         };
         self.in_flight += 1;
@@ -259,9 +286,10 @@ impl Source for Wiper {
 impl FrontEnd for Wiper {
     type Order = Order;
 
-    fn order(&mut self, Order(range, by): Order, memory: &mut dyn MemoryListener) {
+    fn order(&mut self, Order(range, by, mut pieces): Order, memory: &mut dyn MemoryListener) {
         self.is_mapped = self.is_mapped || memory.map(&self.memory).is_ok();
         let Wiping { offset_bytes: at_bytes, size_bytes, method, passes, wiped_bytes, .. } = range;
+        pieces.iter_mut().for_each(|piece| *piece = piece.start - at_bytes..piece.end - at_bytes);
         let mut run = Run {
             at_bytes,
             size_bytes,
@@ -271,6 +299,8 @@ impl FrontEnd for Wiper {
             passes,
             segment: (0, 0),
             phase: Phase::Write,
+            pieces,
+            piece: 0,
             next_bytes: 0,
             error: (!self.is_mapped).then_some(WipeError::Drive(DeviceError::Memory)),
         };
@@ -318,7 +348,40 @@ mod tests {
             passes: 0,
             wiped_bytes: 0,
         };
-        Order(range, WipeBy::Overwrite)
+        Order(range, WipeBy::Overwrite, std::iter::once(0..RANGE_BYTES).collect())
+    }
+
+    /// An operation, and the range that it is for.
+    type Sent = (Op, u64, u64);
+
+    /// What a wipe of these pieces sends, and the steps that it tells.
+    fn wiped(pieces: Vec<Range<u64>>) -> (Vec<Sent>, Vec<(u8, u64)>) {
+        let steps = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let told = Arc::clone(&steps);
+        let on_step = move |step: WipeStep| told.lock().expect("steps").push(step.result.expect("a step"));
+        let mut wiper = Wiper::new(TenantId(1), Box::new(on_step)).expect("memory");
+        let Order(range, by, _) = order();
+        wiper.order(Order(Wiping { offset_bytes: 4096, ..range }, by, pieces), &mut ());
+        let mut seen = Vec::new();
+        while wiper.has_client() {
+            assert!(wiper.backlog(VQ) > 0, "a wiper that nobody asks never ends");
+            let Fetch::Command(command, buf, token) = wiper.fetch(VQ) else { panic!("a backlog of nothing") };
+            seen.push((command.op, command.offset_bytes, command.len_bytes));
+            wiper.complete(token, Ok(()), buf);
+        }
+        drop(wiper);
+        (seen, Arc::try_unwrap(steps).expect("no wiper").into_inner().expect("steps"))
+    }
+
+    #[test]
+    fn holes_are_flushed_and_never_written() {
+        assert_eq!(wiped(Vec::new()), (vec![(Op::Flush, 0, 0)], vec![(1, 0)]));
+        let far = SEGMENT_BYTES + 4096 + 8192;
+        let (seen, steps) = wiped(vec![8192..8192 + CHUNK_BYTES + 512, far..far + 4096]);
+        let written =
+            [(8192, CHUNK_BYTES), (8192 + CHUNK_BYTES, 512), (far, 4096)].map(|(at, len)| (Op::Write, at, len));
+        let expected = [&written[..2], &[(Op::Flush, 0, 0)], &written[2..], &[(Op::Flush, 0, 0)]].concat();
+        assert_eq!((seen, steps), (expected, vec![(0, SEGMENT_BYTES + 4096), (1, 0)]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use history::{Comparison, Did, Promise};
 use io_model::Nanos;
-use planner::{Blame, Evidence, Measured, Planner, Site, Tenant};
+use planner::{Blame, Evidence, Lateness, Measured, Planner, Site, Tenant};
 use policy::{Class, Percentile, PolicyConfig};
 use promises::planning::undeclared;
 
@@ -128,6 +128,11 @@ fn asks(name: &str, promise: Promise, weight: u32, foresight: &Foresight) -> (Te
     }
 }
 
+/// How many of a tenant's commands were late, and for what.
+pub fn lateness(did: &Did) -> Lateness {
+    Lateness { late: did.late_part, stalled: did.stalled }
+}
+
 fn measured(did: &Did) -> Measured {
     Measured {
         iops: did.iops,
@@ -136,6 +141,6 @@ fn measured(did: &Did) -> Measured {
         mean: Nanos(did.mean_ns as u64),
         at_percentile: Nanos(did.at_percentile_ns),
         served: Nanos(did.served_ns as u64),
-        stalled: did.stalled,
+        lateness: lateness(did),
     }
 }

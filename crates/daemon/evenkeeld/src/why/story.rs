@@ -9,7 +9,7 @@ use io_model::units::Size;
 use planner::Culprit;
 use policy::Percentile;
 
-use super::model::Scene;
+use super::model::{Scene, lateness};
 use super::remedies::{self, Fault};
 use crate::foresight::Foresight;
 
@@ -84,8 +84,8 @@ fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
     format!("no model was asked: {why}")
 }
 
-/// The cause, and the evidence. A tenant's own limits come first: no other tenant imposes them. Then load that grew:
-/// other changes may follow from it. Then the model's view of a promise. Last, what no load explains.
+/// The cause, and the evidence. A tenant's own limits come first: no other tenant imposes them. Then pollers that stood
+/// still, if most late commands are theirs. Then what else there is, with their part if they have one.
 fn find(
     comparison: &Comparison,
     is_restarted: bool,
@@ -97,6 +97,28 @@ fn find(
         let why = format!("its commands waited {} in its queue, and it is held to {limits}", time(waited_ns));
         return Some((Fault::Limits, why));
     }
+    let lateness = lateness(&comparison.then);
+    let parts = lateness.in_words();
+    if let Promise::Target { late_ppm, .. } = comparison.promise
+        && lateness.is_hosts(Percentile::from_late_ppm(late_ppm).late())
+    {
+        // Of the tenant itself the model says so only where it does more than it declared.
+        let own = scene.and_then(Scene::blame).filter(|blame| blame.culprit == Culprit::Own);
+        return Some(own.map_or_else(|| (Fault::Host, parts.unwrap_or_default()), |own| (Fault::Own, own.why)));
+    }
+    let (fault, why) = for_another_reason(comparison, is_restarted, scene)?;
+    // The model says so itself.
+    let parts = parts.filter(|parts| !why.ends_with(parts.as_str()));
+    Some((fault, parts.into_iter().fold(why, |why, parts| format!("{why}; {parts}"))))
+}
+
+/// The cause, if it is not that pollers stood still. Load that grew comes first: other changes may follow from it. Then
+/// the model's view of a promise. Last, what no load explains.
+fn for_another_reason(
+    comparison: &Comparison,
+    is_restarted: bool,
+    scene: Option<&Scene<'_>>,
+) -> Option<(Fault, String)> {
     match comparison.grown() {
         Some(Change::Neighbour(at)) => {
             let neighbour = comparison.neighbours.get(at)?;
@@ -127,15 +149,7 @@ fn find(
     }
     let (then, usual) = (&comparison.then, comparison.usual.as_ref()?);
     match comparison.change() {
-        Some(Change::Host) => {
-            let why = match comparison.is_starved() {
-                true => starved(comparison),
-                false => {
-                    format!("{:.1} % of its commands were late because its poller stood still", then.stalled * 100.0)
-                }
-            };
-            Some((Fault::Host, format!("{why}, and nobody did more than usual")))
-        }
+        Some(Change::Host) => Some((Fault::Host, format!("{}, and nobody did more than usual", starved(comparison)))),
         Some(Change::Drive) => {
             let [now, before] = [then.served_ns, usual.served_ns].map(time);
             let why = format!("it took {now} for a command, usually {before}");
@@ -219,6 +233,44 @@ mod tests {
         let blame = tell(true).blame.expect("a cause");
         assert!(blame.culprit == "host" && blame.why.starts_with("restart: "), "{blame:?}");
         assert!(tell(true).remedies.is_empty() && tell(false).blame.is_none());
+    }
+
+    #[test]
+    fn a_neighbour_that_grew_is_not_blamed_for_a_poller_that_stood_still() {
+        let db = |at_percentile_ns: u64, late: u32, stalled: u32| Summary {
+            name: "db".into(),
+            promise: Promise::Target { ns: 100_000, late_ppm: 10_000 },
+            reads: 1_000,
+            read_bytes: 4_096_000,
+            latency_sum_ns: 1_000 * at_percentile_ns,
+            served_sum_ns: 1_000 * at_percentile_ns,
+            at_percentile_ns,
+            late,
+            stalled,
+            ..Summary::default()
+        };
+        let batch = |reads: u32| Summary {
+            name: "batch".into(),
+            reads,
+            read_bytes: u64::from(reads) * 65_536,
+            ..Summary::default()
+        };
+        let interval = |at_unix_ms, tenants| Interval { at_unix_ms, span_ms: 10_000, tenants, ..Interval::default() };
+        let told = |late, stalled| {
+            let usual = interval(0, vec![db(50_000, 0, 0), batch(100)]);
+            let then = interval(10_000, vec![db(200_000, late, stalled), batch(10_000)]);
+            let comparison = Comparison::of(&[usual, then], "db", 10_000..20_000).expect("it did something");
+            let told = tell("db", &comparison, false, None, &BTreeSet::new(), &mut Vec::new());
+            (told.blame.expect("a cause"), told.remedies)
+        };
+        let (blame, remedies) = told(500, 470);
+        assert_eq!((blame.culprit.as_str(), blame.neighbour), ("host", None), "{}", blame.why);
+        assert!(blame.why.contains("94 % were late only because its poller stood still, 6 % for"), "{}", blame.why);
+        assert!(remedies.iter().all(|it| !it.what.contains("batch")), "{remedies:?}");
+        let (blame, _) = told(500, 25);
+        assert_eq!((blame.culprit.as_str(), blame.neighbour.as_deref()), ("neighbour", Some("batch")));
+        assert!(blame.why.contains("5 % were late only because its poller stood still"), "{}", blame.why);
+        assert_eq!(told(500, 0).1.len(), 1, "a limit for the neighbour");
     }
 
     #[test]

@@ -50,14 +50,29 @@ pub struct Options {
 pub struct Figure {
     /// What was measured.
     pub name: String,
-    /// Median over the rounds.
-    pub median: f64,
-    /// Lowest and highest round.
-    pub range: (f64, f64),
+    /// Its rounds, or why there are none: a side refused to be measured.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// Its unit.
     pub unit: &'static str,
     /// What it is held to, if anything: `≥` or `≤` and a number in the same unit.
     pub goal: Option<Goal>,
+}
+
+/// What measuring brought.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    Measured {
+        /// Median over the rounds.
+        median: f64,
+        /// Lowest and highest round.
+        range: (f64, f64),
+    },
+    Refused {
+        /// Why.
+        refused: String,
+    },
 }
 
 /// What a figure is held to.
@@ -76,17 +91,38 @@ impl Figure {
         let name = name.into();
         rounds.sort_by(f64::total_cmp);
         let (Some(low), Some(high)) = (rounds.first(), rounds.last()) else { bail!("{name}: no rounds") };
-        Ok(Self { median: rounds[rounds.len() / 2], range: (*low, *high), name, unit, goal })
+        let outcome = Outcome::Measured { median: rounds[rounds.len() / 2], range: (*low, *high) };
+        Ok(Self { name, outcome, unit, goal })
+    }
+
+    /// A side that could not be measured, in its place among the others.
+    pub fn refused(name: impl Into<String>, why: &anyhow::Error) -> Self {
+        Self { name: name.into(), outcome: Outcome::Refused { refused: format!("{why:#}") }, unit: "", goal: None }
     }
 
     /// Whether the goal was met, and by how much of it not.
-    fn verdict(&self) -> String {
+    fn verdict(&self, median: f64) -> String {
         let (goal, met) = match self.goal {
             None => return String::new(),
-            Some(Goal::AtLeast(goal)) => (goal, self.median >= goal),
-            Some(Goal::AtMost(goal)) => (goal, self.median <= goal),
+            Some(Goal::AtLeast(goal)) => (goal, median >= goal),
+            Some(Goal::AtMost(goal)) => (goal, median <= goal),
         };
-        if met { "met".into() } else { format!("MISSED by {:.0} %", 100.0 * (self.median - goal).abs() / goal) }
+        if met { "met".into() } else { format!("MISSED by {:.0} %", 100.0 * (median - goal).abs() / goal) }
+    }
+
+    /// Its line of the table, without its name.
+    fn line(&self) -> String {
+        let (median, (low, high)) = match &self.outcome {
+            Outcome::Measured { median, range } => (*median, *range),
+            Outcome::Refused { refused } => return format!("REFUSED: {refused}"),
+        };
+        let goal = match self.goal {
+            None => String::new(),
+            Some(Goal::AtLeast(goal)) => format!("≥ {goal}"),
+            Some(Goal::AtMost(goal)) => format!("≤ {goal}"),
+        };
+        let verdict = self.verdict(median);
+        format!("{median:>10.3} {:<9}  {low:>10.3} … {high:<10.3}  {goal:<10} {verdict}", self.unit)
     }
 }
 
@@ -142,7 +178,11 @@ pub fn run(options: &Options) -> Result<()> {
         }
         eprintln!("[{}/{}] {title} …", number + 1, parts.len());
         match part(options, &mut report.notes) {
-            Ok(figures) => report.figures.extend(figures),
+            Ok(figures) => {
+                let refused = figures.iter().filter(|figure| matches!(figure.outcome, Outcome::Refused { .. }));
+                failures.extend(refused.map(|figure| figure.name.clone()));
+                report.figures.extend(figures);
+            }
             Err(error) => failures.push(format!("{title}: {error:#}")),
         }
     }
@@ -167,20 +207,8 @@ fn print(report: &Report) {
     println!("\n{}, Linux {}; {} rounds of {} s", report.machine, report.kernel, report.rounds, report.seconds);
     let width = report.figures.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);
     for figure in &report.figures {
-        let goal = match figure.goal {
-            None => String::new(),
-            Some(Goal::AtLeast(goal)) => format!("≥ {goal}"),
-            Some(Goal::AtMost(goal)) => format!("≤ {goal}"),
-        };
         let pad = " ".repeat(width - figure.name.chars().count());
-        let (low, high) = figure.range;
-        println!(
-            "{}{pad}  {:>10.3} {:<9}  {low:>10.3} … {high:<10.3}  {goal:<10} {}",
-            figure.name,
-            figure.median,
-            figure.unit,
-            figure.verdict()
-        );
+        println!("{}{pad}  {}", figure.name, figure.line());
     }
     for note in &report.notes {
         println!("note: {note}");

@@ -76,7 +76,8 @@ pub(super) fn percentile_us(sorted_ns: &[u64], percent: f64) -> f64 {
 
 /// One figure that is not of rounds.
 pub(super) fn single(name: impl Into<String>, value: f64, unit: &'static str, goal: Option<Goal>) -> Figure {
-    Figure { name: name.into(), median: value, range: (value, value), unit, goal }
+    let outcome = super::Outcome::Measured { median: value, range: (value, value) };
+    Figure { name: name.into(), outcome, unit, goal }
 }
 
 /// `count` tenants, of which the first have vfio-user sockets, each with the lines that `more` gives.

@@ -33,7 +33,8 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
     spdk::check_host(huge_mib.unwrap_or(0) + spdk::CLIENT_MIB)?;
     let mut figures = Vec::new();
     for pair in pairs {
-        figures.extend(pair.measure(options).with_context(|| pair.name())?);
+        let measured = pair.measure(options);
+        figures.extend(measured.unwrap_or_else(|error| vec![Figure::refused(pair.name(), &error)]));
     }
     notes.push(format!(
         "beside SPDK's targets: {}; 4 KiB random reads by spdk_nvme_perf and by bdevperf (virtio-blk, two queues, of \
@@ -41,7 +42,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
          malloc bdev beside our drive memory, {DISK_MIB} MiB that were written before and are read before each run; \
          our drive's pages have 4 KiB, SPDK's either (--no-huge) or 2 MiB, and only the former is held to a goal; ours \
          is under passthrough, adaptive",
-        spdk::version(&tree)?
+        spdk::version(&tree).unwrap_or_else(|error| format!("version unknown: {error:#}"))
     ));
     notes.push(
         "the time in which our poller moved nothing is out of all in which the client had commands for it: where there \
@@ -58,13 +59,55 @@ struct Pair<'a> {
     drive: Drive,
 }
 
-/// What the rounds at one depth brought.
+/// One side of a comparison. It is measured until it refuses; what was measured until then counts.
 #[derive(Default)]
-struct Cell {
-    ours: Vec<f64>,
-    looking_percent: Vec<f64>,
-    /// Of each peer.
-    theirs: Vec<Vec<f64>>,
+struct Side {
+    /// What each round brought: of each depth, or of each number of others.
+    rounds: Vec<Vec<f64>>,
+    refused: Option<anyhow::Error>,
+}
+
+impl Side {
+    fn new(cells: usize) -> Self {
+        Self { rounds: vec![Vec::new(); cells], refused: None }
+    }
+
+    /// What `measure` gives, unless the side refused before or does now.
+    fn try_to<T>(&mut self, measure: impl FnOnce() -> Result<T>) -> Option<T> {
+        if self.refused.is_some() {
+            return None;
+        }
+        measure().map_err(|error| self.refused = Some(error)).ok()
+    }
+
+    /// Another round.
+    fn measure(&mut self, cell: usize, measure: impl FnOnce() -> Result<f64>) {
+        if let Some(value) = self.try_to(measure) {
+            self.rounds[cell].push(value);
+        }
+    }
+
+    /// The row of a cell, if it was measured.
+    fn figure(&self, cell: usize, name: String, unit: &'static str) -> Result<Vec<Figure>> {
+        let rounds = &self.rounds[cell];
+        Ok(if rounds.is_empty() { Vec::new() } else { vec![Figure::of(name, rounds.clone(), unit, None)?] })
+    }
+
+    /// The row that says that it refused, if it did.
+    fn refusal(&self, name: String) -> Option<Figure> {
+        self.refused.as_ref().map(|error| Figure::refused(name, error))
+    }
+}
+
+/// What two sides' rounds of a cell make, one by one, as far as both were measured.
+fn compared(
+    cell: usize,
+    [one, other]: [&Side; 2],
+    row: (String, Option<Goal>),
+    ratio: fn(f64, f64) -> f64,
+) -> Result<Vec<Figure>> {
+    let ratios: Vec<f64> = one.rounds[cell].iter().zip(&other.rounds[cell]).map(|(a, b)| ratio(*a, *b)).collect();
+    Ok(if ratios.is_empty() { Vec::new() } else { vec![Figure::of(row.0, ratios, "×", row.1)?] })
 }
 
 impl Pair<'_> {
@@ -82,34 +125,58 @@ impl Pair<'_> {
     }
 
     fn measure(&self, options: &Options) -> Result<Vec<Figure>> {
-        let shapes = self.shapes();
-        let server = self.ours()?;
-        let peers: Result<Vec<Target>> = shapes.iter().map(|shape| Target::start(self.tree, shape)).collect();
-        let mut peers = peers?;
-        if self.drive == Drive::Malloc {
-            fill(&server.socket("a"))?;
-            for peer in &mut peers {
-                peer.awake(|peer| fill(&peer.socket(0)).with_context(|| peer.log()))?;
-            }
-        }
-        let mut cells = DEPTHS.map(|_| Cell { theirs: vec![Vec::new(); peers.len()], ..Cell::default() });
+        let side = || Side::new(DEPTHS.len());
+        let (mut ours, mut looking_percent) = (side(), side());
+        let server = ours.try_to(|| self.start_ours());
+        let start = |shape: &Shape| {
+            let mut theirs = side();
+            let target = theirs.try_to(|| self.start_theirs(shape));
+            (theirs, target)
+        };
+        let mut peers: Vec<(Side, Option<Target>)> = self.shapes().iter().map(start).collect();
         for _ in 0..options.rounds {
-            for (depth, cell) in DEPTHS.into_iter().zip(&mut cells) {
-                let (iops, looking_percent) = self.measure_ours(&server, depth, options.seconds)?;
-                cell.ours.push(iops / 1e6);
-                cell.looking_percent.push(looking_percent);
-                for (peer, theirs) in peers.iter_mut().zip(&mut cell.theirs) {
-                    let run = peer.awake(|peer| {
-                        self.wake(&peer.socket(0)).with_context(|| peer.log())?;
-                        let run = self.client(&peer.socket(0), &Target::nqn(0), depth, options.seconds);
-                        run.with_context(|| peer.log())
-                    })?;
-                    theirs.push(run.iops / 1e6);
+            for (cell, depth) in DEPTHS.into_iter().enumerate() {
+                if let Some(server) = &server
+                    && let Some(run) = ours.try_to(|| self.measure_ours(server, depth, options.seconds))
+                {
+                    ours.rounds[cell].push(run.0 / 1e6);
+                    looking_percent.rounds[cell].push(run.1);
+                }
+                for (theirs, target) in &mut peers {
+                    let measure = |target: &mut Target| {
+                        theirs.measure(cell, || Ok(self.measure_theirs(target, depth, options.seconds)?.iops / 1e6));
+                    };
+                    target.as_mut().map(measure);
+                    // Its reactor would run beside all that follows.
+                    target.take_if(|_| theirs.refused.is_some());
                 }
             }
         }
-        let figures = DEPTHS.into_iter().zip(cells).map(|(depth, cell)| self.figures(depth, cell));
-        Ok(figures.collect::<Result<Vec<_>>>()?.concat())
+        let peers: Vec<Side> = peers.into_iter().map(|(theirs, _)| theirs).collect();
+        self.figures(&ours, &looking_percent, &peers)
+    }
+
+    fn start_ours(&self) -> Result<Server> {
+        let server = self.ours()?;
+        if self.drive == Drive::Malloc {
+            fill(&server.socket("a"))?;
+        }
+        Ok(server)
+    }
+
+    fn start_theirs(&self, shape: &Shape) -> Result<Target> {
+        let mut target = Target::start(self.tree, shape)?;
+        if self.drive == Drive::Malloc {
+            target.awake(|target| fill(&target.socket(0)).with_context(|| target.log()))?;
+        }
+        Ok(target)
+    }
+
+    fn measure_theirs(&self, target: &mut Target, depth: u32, seconds: u64) -> Result<Run> {
+        target.awake(|target| {
+            self.wake(&target.socket(0)).with_context(|| target.log())?;
+            self.client(&target.socket(0), &Target::nqn(0), depth, seconds).with_context(|| target.log())
+        })
     }
 
     /// SPDK's targets, in the order of [`Pair::pages`].
@@ -147,26 +214,34 @@ impl Pair<'_> {
         }
     }
 
-    fn figures(&self, depth: u32, cell: Cell) -> Result<Vec<Figure>> {
-        let Cell { ours, looking_percent, theirs } = cell;
-        let name = |what: &str| format!("{}, QD {depth}: {what}", self.name());
-        let mut figures = vec![
-            Figure::of(name("evenkeeld"), ours.clone(), "M IOPS", None)?,
-            Figure::of(name("evenkeeld's poller, time in which nothing moved"), looking_percent, "%", None)?,
-        ];
-        for (&pages, theirs) in self.pages().iter().zip(theirs) {
+    /// All rows; those of sides that refused come last.
+    fn figures(&self, ours: &Side, looking_percent: &Side, peers: &[Side]) -> Result<Vec<Figure>> {
+        let program = self.protocol.program();
+        let peer = |pages: Pages| {
             let with = if pages == Pages::Small { "--no-huge" } else { "pages of 2 MiB" };
-            let peer = format!("SPDK's {}, {with}", self.protocol.program());
-            let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
-            let goal = match (self.drive, depth) {
-                (Drive::Malloc, _) if pages == Pages::Huge => None,
-                (_, 1) => Some(Goal::AtLeast(LONE_GOAL)),
-                (Drive::Null, _) => Some(Goal::AtLeast(NULL_GOAL)),
-                (Drive::Malloc, _) => Some(Goal::AtLeast(MEMORY_GOAL)),
-            };
-            figures.push(Figure::of(name(&peer), theirs, "M IOPS", None)?);
-            figures.push(Figure::of(name(&format!("evenkeeld / ({peer})")), ratios, "×", goal)?);
+            format!("SPDK's {program}, {with}")
+        };
+        let mut figures = Vec::new();
+        for (cell, depth) in DEPTHS.into_iter().enumerate() {
+            let name = |what: &str| format!("{}, QD {depth}: {what}", self.name());
+            figures.extend(ours.figure(cell, name("evenkeeld"), "M IOPS")?);
+            let looking = name("evenkeeld's poller, time in which nothing moved");
+            figures.extend(looking_percent.figure(cell, looking, "%")?);
+            for (&pages, theirs) in self.pages().iter().zip(peers) {
+                let goal = match (self.drive, depth) {
+                    (Drive::Malloc, _) if pages == Pages::Huge => None,
+                    (_, 1) => Some(Goal::AtLeast(LONE_GOAL)),
+                    (Drive::Null, _) => Some(Goal::AtLeast(NULL_GOAL)),
+                    (Drive::Malloc, _) => Some(Goal::AtLeast(MEMORY_GOAL)),
+                };
+                figures.extend(theirs.figure(cell, name(&peer(pages)), "M IOPS")?);
+                let row = (name(&format!("evenkeeld / ({})", peer(pages))), goal);
+                figures.extend(compared(cell, [ours, theirs], row, |ours, theirs| ours / theirs)?);
+            }
         }
+        figures.extend(ours.refusal(format!("{}: evenkeeld", self.name())));
+        let refusals = self.pages().iter().zip(peers);
+        figures.extend(refusals.filter_map(|(&pages, it)| it.refusal(format!("{}: {}", self.name(), peer(pages)))));
         Ok(figures)
     }
 }
@@ -205,39 +280,83 @@ pub fn idle(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let tenants: String =
         (0..disks).map(|n| format!("[[tenant]]\nname = \"t{n}\"\nsize = \"{DISK_MIB}MiB\"\n")).collect();
     let server = Server::start("null", "passthrough", &tenants)?;
-    let mut target = Target::start(&tree, &shape)?;
+    let (mut ours, mut theirs) = (Side::new(OTHERS.len()), Side::new(OTHERS.len()));
+    let mut target = theirs.try_to(|| Target::start(&tree, &shape));
+    let attach = |socket: PathBuf| -> Result<_> {
+        let mut disk = AnyDisk::attach(&socket, Frontend::Auto)?;
+        let queues = disk.open_queues(&QUEUES)?;
+        Ok((disk, queues))
+    };
+    let lone = |socket: &Path, nqn: &str| spdk::nvme_perf(&tree, CLIENT_CPU, (socket, nqn), 1, options.seconds);
     let mut figures = Vec::new();
-    for others in OTHERS {
-        let attach = |socket: PathBuf| -> Result<_> {
-            let mut disk = AnyDisk::attach(&socket, Frontend::Auto)?;
-            let queues = disk.open_queues(&QUEUES)?;
-            Ok((disk, queues))
-        };
-        for number in our_idle.len() + 1..=others {
-            our_idle.push(attach(server.socket(&format!("t{number}")))?);
-        }
-        target.awake(|target| {
-            for number in their_idle.len() + 1..=others {
-                their_idle.push(attach(target.socket(number)).with_context(|| target.log())?);
+    for (cell, others) in OTHERS.into_iter().enumerate() {
+        ours.try_to(|| {
+            for number in our_idle.len() + 1..=others {
+                our_idle.push(attach(server.socket(&format!("t{number}")))?);
             }
             Ok(())
-        })?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        });
+        if let Some(target) = &mut target {
+            let attach_all = |target: &Target| -> Result<()> {
+                for number in their_idle.len() + 1..=others {
+                    their_idle.push(attach(target.socket(number)).with_context(|| target.log())?);
+                }
+                Ok(())
+            };
+            theirs.try_to(|| target.awake(attach_all));
+        }
         for _ in 0..options.rounds {
-            let lone = |socket: &Path, nqn: &str| spdk::nvme_perf(&tree, CLIENT_CPU, (socket, nqn), 1, options.seconds);
-            ours.push(lone(&server.socket("t0").join(Protocol::VfioUser.socket()), "evenkeel")?.mean_us);
-            theirs.push(target.awake(|target| lone(&target.socket(0), &Target::nqn(0)))?.mean_us);
+            // Its reactor would run beside all that follows.
+            target.take_if(|_| theirs.refused.is_some());
+            let socket = server.socket("t0").join(Protocol::VfioUser.socket());
+            ours.measure(cell, || Ok(lone(&socket, "evenkeel")?.mean_us));
+            if let Some(target) = &mut target {
+                let run = |target: &Target| lone(&target.socket(0), &Target::nqn(0));
+                theirs.measure(cell, || Ok(target.awake(run)?.mean_us));
+            }
         }
         let name = |what: &str| format!("vfio-user, null, QD 1 beside {others} idle clients: {what}");
-        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
-        figures.push(Figure::of(name("evenkeeld"), ours, "µs", None)?);
-        figures.push(Figure::of(name("SPDK's nvmf_tgt"), theirs, "µs", None)?);
-        figures.push(Figure::of(name("SPDK's / evenkeeld's"), ratios, "×", None)?);
+        figures.extend(ours.figure(cell, name("evenkeeld"), "µs")?);
+        figures.extend(theirs.figure(cell, name("SPDK's nvmf_tgt"), "µs")?);
+        let row = (name("SPDK's / evenkeeld's"), None);
+        figures.extend(compared(cell, [&ours, &theirs], row, |ours, theirs| theirs / ours)?);
     }
+    let name = |what: &str| format!("vfio-user, null, beside idle clients: {what}");
+    figures.extend(ours.refusal(name("evenkeeld")));
+    figures.extend(theirs.refusal(name("SPDK's nvmf_tgt")));
     notes.push(format!(
         "beside idle clients: mean latencies that spdk_nvme_perf tells; each of the others has evenkeel's own driver \
          and {} queues, at the same poller or reactor",
         QUEUES.len()
     ));
     Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_side_that_refuses_loses_no_rows_of_the_other() {
+        let [mut ours, mut theirs, mut none] = [0; 3].map(|_| Side::new(DEPTHS.len()));
+        for round in [4.0, 6.0] {
+            ours.measure(0, || Ok(round));
+            theirs.measure(0, || if round > 5.0 { Err(anyhow!("it ended")) } else { Ok(2.0) });
+            none.measure(0, || Err(anyhow!("no protocol feature")));
+        }
+        ours.measure(1, || Ok(8.0));
+        theirs.measure(1, || panic!("it refused"));
+        let pair = Pair { tree: Path::new("/"), protocol: Protocol::VhostUser, drive: Drive::Malloc };
+        let figures = pair.figures(&ours, &Side::new(DEPTHS.len()), &[theirs, none]).expect("figures");
+        let rows: Vec<String> = figures.iter().map(|it| format!("{}  {}", it.name, it.line())).collect();
+        let has = |parts: [&str; 2]| rows.iter().filter(|row| parts.iter().all(|part| row.contains(part))).count();
+        assert_eq!(has(["QD 1: evenkeeld ", "6.000"]), 1, "{rows:#?}");
+        assert_eq!(has(["QD 32: evenkeeld ", "8.000"]), 1, "{rows:#?}");
+        assert_eq!(has(["QD 1: evenkeeld / (SPDK's vhost, --no-huge)", "2.000"]), 1, "of the round that both have");
+        assert_eq!(has(["memory: SPDK's vhost, --no-huge", "REFUSED: it ended"]), 1, "{rows:#?}");
+        assert_eq!(has(["memory: SPDK's vhost, pages of 2 MiB", "REFUSED: no protocol feature"]), 1, "{rows:#?}");
+        assert_eq!(rows.len(), 6, "{rows:#?}");
+    }
 }
