@@ -2,8 +2,8 @@
 //!
 //! When a process ends, the kernel first takes its memory apart, page by page, and then closes its files. With guests'
 //! memory mapped that takes some 130 ms for each GiB that was touched, and for so long the drive's lock is held and the
-//! next daemon waits. Memory is taken apart by whoever leaves it last: that is the survivor, when everything else is
-//! done.
+//! next daemon waits. The last process of those that share memory takes it apart: that is the survivor, when everything
+//! else is done.
 
 use std::ffi::c_void;
 use std::io;
@@ -53,8 +53,8 @@ pub fn leave_memory_to_a_survivor() -> io::Result<OwnedFd> {
     let top = stack.as_mut_ptr().wrapping_add(STACK_BYTES - 16).map_addr(|top| top & !15);
     let before = block_signals();
     let argument = std::ptr::from_ref(orders).cast_mut().cast::<c_void>();
-    // SAFETY: the stack and the orders are leaked, so they stay. What runs there calls the kernel alone, and this thread,
-    // whose thread-local storage it shares, waits until it has called what may fail.
+    // SAFETY: the stack and the orders are leaked, so they stay. What runs there calls the kernel alone. It shares this
+    // thread's thread-local storage, so this thread waits until it calls nothing that may fail.
     let child = unsafe { libc::clone(outlive, top.cast(), libc::CLONE_VM, argument) };
     let error = io::Error::last_os_error();
     let begun = Instant::now();

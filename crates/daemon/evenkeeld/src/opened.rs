@@ -335,8 +335,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (run, of_root) = (directory.path().join("run"), directory.path().join("of-root"));
         let text = format!(
-            "runtime_dir = {run:?}\n[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\nname = \"passthrough\"\n\
-             [[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n"
+            "runtime_dir = {run:?}\n[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+             [policy]\nname = \"passthrough\"\n[[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n"
         );
         let config = Config::parse(&directory.path().join("ek.toml"), &text).expect("good");
         let account = Identity { uid: 65_534, gid: 65_534, groups: Vec::new() };

@@ -17,8 +17,8 @@ const DEVICE_FDS: usize = 12;
 
 /// The room that there is, and what of it is in use.
 ///
-/// A quarter of it is for all. Once that is in use nobody's may grow beyond an equal part of one half, so that something
-/// is left for devices that come later. Nobody has to give anything back.
+/// A quarter of it is for all. Once that is in use nobody's may grow beyond an equal part of one half, so that
+/// something is left for devices that come later. Nobody has to give anything back.
 #[derive(Debug)]
 pub struct Room {
     total: usize,
@@ -27,7 +27,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// For a process that can have so many descriptors open.
+    /// For a process that can have `total` descriptors open.
     pub fn new(total: usize) -> Self {
         Self { total, devices: AtomicUsize::new(0), used: AtomicUsize::new(0) }
     }

@@ -144,7 +144,10 @@ fn a_state_of_other_queues_is_not_gone_on_with() {
         home.configure(&format!("{CONFIG}queues = {queues}\n"));
         let daemon = home.serve();
         let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
-        daemon.wait_log("web: a client attached", 1);
+        // Before that there is no state that could not be gone on with.
+        wait_for("its reads", || {
+            (since_start(&home.runtime_dir())["tenants"][1]["iops"].as_f64()? > 0.0).then_some(())
+        });
         daemon.stop();
         home.configure(&format!("{CONFIG}queues = {others}\n"));
         let daemon = home.serve();

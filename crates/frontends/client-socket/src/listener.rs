@@ -401,11 +401,22 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, of: SocketType) -> Result
     }
     let probe = socket(of).map_err(os("create a socket for"))?;
     match connect(&probe, address) {
+        // It was given to another user, whom alone it lets in.
+        Err(Errno::ACCESS) if has_no_listener(path) => fs::remove_file(path).map_err(os("remove the stale socket")),
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(os("remove the stale socket")),
         // A process listens. AGAIN: its queue of new clients is full. PROTOTYPE: it is a socket of another type.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(BindError::InUse { path: path.to_owned() }),
         Err(errno) => Err(os("connect to")(errno.into())),
     }
+}
+
+/// Whether the kernel says that no process listens at that path.
+fn has_no_listener(path: &Path) -> bool {
+    /// `SO_ACCEPTCON` (linux/net.h), as /proc/net/unix shows it.
+    const LISTENS: &str = "00010000";
+    let is_at_path = |line: &&str| line.split_once(" /").is_some_and(|(_, at)| path == Path::new("/").join(at));
+    let listens = |line: &str| line.split_whitespace().nth(3) == Some(LISTENS);
+    fs::read_to_string("/proc/net/unix").is_ok_and(|all| !all.lines().filter(is_at_path).any(listens))
 }
 
 #[cfg(test)]

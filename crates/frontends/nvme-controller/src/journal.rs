@@ -164,6 +164,12 @@ impl Journal {
         Ok(Self { mapping: Arc::clone(memory), memory: range, depth: config.max_depth.into(), in_force })
     }
 
+    /// Whether nothing was ever put in force.
+    pub fn is_blank(&self) -> bool {
+        let mut copy = [0; STATE_BYTES as usize];
+        self.in_force == 0 && self.mapping.read_at(STATES, &mut copy).is_some() && copy.iter().all(|byte| *byte == 0)
+    }
+
     /// Puts another state in force, whole or not at all.
     pub fn record(&mut self, state: &ControllerState) {
         let next = self.in_force.wrapping_add(1);

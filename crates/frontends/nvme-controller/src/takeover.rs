@@ -39,6 +39,12 @@ impl<I: Interrupts> Controller<I> {
             return Err(StateError::Queues { were, are: config.max_io_queues });
         }
         let journal = Journal::over(memory, &config)?;
+        if state.is_none() && journal.is_blank() {
+            // Its process ended before it recorded anything, so it had answered nothing that changes a controller.
+            let mut this = Self::new(config, doorbells, interrupts)?;
+            this.keep_journal(memory)?;
+            return Ok(this);
+        }
         let state = state.ok_or(StateError::Magic)?;
         if state.serial != serial_of(&config) {
             return Err(StateError::Invalid("it is another tenant's"));

@@ -93,7 +93,7 @@ impl Nvme {
         }
     }
 
-    /// Leaves a file whose close never ends with whoever receives for the controller.
+    /// Leaves a file whose close never ends with the process that receives for the controller.
     ///
     /// # Errors
     /// The file can't be sent.

@@ -36,7 +36,7 @@ impl Keeper {
         Self::start_program(Path::new(env!("CARGO_BIN_EXE_evenkeel-keeper")), arguments, Stdio::inherit())
     }
 
-    /// A keeper that can have so many files open, and no more.
+    /// A keeper with a limit of open files.
     pub fn start_with_open_files(most: u64) -> Self {
         let keeper = env!("CARGO_BIN_EXE_evenkeel-keeper");
         let mut command = Command::new("/bin/sh");

@@ -16,6 +16,7 @@
 //! The keeper has a gate of its own. Each device has a [`Door`], which bounds what the device's clients leave behind.
 
 mod process;
+mod wire;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,12 +35,10 @@ use crate::message::{Received, Waiting, peek, receive, send_now, send_whole};
 use crate::server::wait;
 
 pub use self::process::{AtTheEnd, is_harmless, is_wanted, serve};
+use self::wire::{BEGUN, MAX_BYTES, answer, order};
 
 /// The first argument of a process that is to [`serve`], and nothing else.
 pub const ARGUMENT: &str = "--descriptor-gate";
-
-/// Bytes of a message that are received at a time.
-const MAX_BYTES: usize = 4096;
 
 /// How long the gate may take for an answer: it waits for nobody.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -49,32 +48,6 @@ const ORDER_LIMIT: Duration = Duration::from_millis(100);
 
 /// Connections of one device that the gate may have at a time: the client's, and those that are being closed.
 const MAX_AT_ONCE: usize = 16;
-
-/// An order to the gate: what to do, a device, and the number of one of its connections. The gate says device and
-/// number once it has closed that connection.
-mod order {
-    /// Receive from this client, through this channel.
-    pub const ATTACH: u64 = 0;
-    /// Keep this client's socket.
-    pub const DISPOSE: u64 = 1;
-    /// Close it: the daemon has.
-    pub const CLOSE: u64 = 2;
-}
-
-/// What the gate says first, in a device's place; and 1, if all that another one had is closed.
-const BEGUN: u64 = u64::MAX;
-
-/// What a client's thread in the gate answers, in the byte before what it received.
-mod answer {
-    pub const BYTES: u8 = 0;
-    pub const NOTHING: u8 = 1;
-    pub const END: u8 = 2;
-    pub const TOO_MANY: u8 = 3;
-    pub const FOREIGN: u8 = 4;
-    pub const CLOSING: u8 = 5;
-    /// A system error, whose number follows.
-    pub const ERRNO: u8 = 6;
-}
 
 /// The daemon's end of the gate.
 #[derive(Debug)]
@@ -91,8 +64,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Starts this program once more, as `name`, with [`ARGUMENT`] and `arguments`: its `main` is to call [`serve`] then,
-    /// with its standard input.
+    /// Starts this program once more, as `name`, with [`ARGUMENT`] and `arguments`: its `main` is to call [`serve`]
+    /// then, with its standard input.
     ///
     /// # Errors
     /// The kernel has no process or descriptor left, or the program's file is not there any more.
@@ -160,8 +133,8 @@ impl Door {
         Self { gate, device }
     }
 
-    /// Whether so many of the device's connections are still being closed that it is to serve nobody: whoever comes
-    /// could leave more behind.
+    /// Whether the gate has as many of the device's connections as it may: the next client could leave more behind, and
+    /// is to wait.
     pub fn is_full(&self) -> bool {
         let mine = (self.device, 0)..=(self.device, u64::MAX);
         self.gate.with_connections(|all| all.range(mine).count() >= MAX_AT_ONCE)

@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, fcntl_get_seals, memfd_create};
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketType, shutdown, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{BEGUN, MAX_BYTES, answer, order};
+use super::wire::{BEGUN, MAX_BYTES, answer, order};
 use crate::message::{Received, has_hung_up, receive, send_whole};
 
 /// How long a file may take to be closed whose client goes on: most are on a disk's file system.
@@ -31,7 +31,8 @@ pub enum AtTheEnd {
     Stay,
 }
 
-/// Serves the daemon that has the other end of `control`, until it ends. `follows`: in place of a process that was killed.
+/// Serves the daemon that has the other end of `control`, until it ends. `follows`: in place of a process that was
+/// killed.
 ///
 /// # Errors
 /// No descriptor is left.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Zeroable;
 use guest_memory::Mapping;
 use io_model::{DeviceError, Source};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, StateError};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, StateError, journal_bytes};
 use nvme_spec::feature::fid;
 use nvme_spec::log::lid;
 use nvme_spec::opcode::{admin, nvm};
@@ -231,7 +231,22 @@ fn a_damaged_journal_is_refused_or_harmless() {
     let (short, _) = Mapping::memfd("short", 4096).expect("memfd");
     let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &short);
     assert!(matches!(made, Err(StateError::Invalid("the journal's length"))));
-    let (empty, _) = Mapping::memfd("empty", journal.len_bytes() as usize).expect("memfd");
-    let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &empty);
+    let (other, _) = Mapping::memfd("other", journal.len_bytes() as usize).expect("memfd");
+    other.write_at(4096 * 3, &[1; 4096]).expect("all of it");
+    let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &other);
     assert!(matches!(made, Err(StateError::Magic)));
+}
+
+/// A daemon that was killed as its client attached once cost that client its disk.
+#[test]
+fn a_process_that_ended_before_it_recorded_anything_is_followed_by_a_new_controller() {
+    let host = Host::new(config());
+    let len_bytes = usize::try_from(journal_bytes(&config())).expect("a length");
+    let (blank, _) = Mapping::memfd("blank", len_bytes).expect("memfd");
+    for _ in 0..2 {
+        let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &blank);
+        let mut controller = made.expect("the second time it goes on from what the first recorded");
+        controller.resume();
+        assert_eq!(controller.taken_over(), 0);
+    }
 }
