@@ -21,7 +21,7 @@ use model::Model;
 const MAX_STEPS: usize = 400;
 
 /// Small enough to be reached.
-const LIMITS: Limits = Limits { messages: 5, bytes: 150, fds: 4 };
+const LIMITS: Limits = Limits { messages: 5, bytes: 150 };
 
 /// Of a byte's values.
 macro_rules! rarely {
@@ -239,6 +239,7 @@ impl World {
         self.relay.take_discarded();
         let held = self.fds.iter().filter(|fd| Rc::strong_count(fd) > 1 && !self.model.is_on_its_way(***fd)).count();
         assert_eq!(held, self.model.held_fds(), "descriptors");
+        assert_eq!(self.relay.client_fds(), self.model.message_fds(), "descriptors that are counted for the client");
     }
 
     /// A daemon that does all that it should gets everything through.

@@ -271,19 +271,23 @@ impl Model {
         }
         client.reply.extend(bytes);
         client.reply_fd = fd.map(|fd| **fd);
-        let sum = |of: fn(&Message) -> usize| client.kept.values().map(of).sum::<usize>();
-        let (bytes, fds) = (sum(|message| message.0.len()), sum(|message| message.1.len()));
-        if client.kept.len() > limits.messages || bytes > limits.bytes || fds > limits.fds {
+        let bytes: usize = client.kept.values().map(|message| message.0.len()).sum();
+        if client.kept.len() > limits.messages || bytes > limits.bytes {
             self.lose(Gone::Socket(105));
         }
     }
 
     /// How many descriptors there is reason to hold.
     pub fn held_fds(&self) -> usize {
+        let of_client = self.client.as_ref().map_or(0, |client| 1 + usize::from(client.reply_fd.is_some()));
+        of_client + self.message_fds()
+    }
+
+    /// How many of them came with messages.
+    pub fn message_fds(&self) -> usize {
         let Some(client) = &self.client else { return 0 };
         let messages = client.kept.values().chain(client.unanswered.iter().map(|(_, message, _)| message));
-        let of_messages: usize = messages.chain([&client.inbound]).map(|message| message.1.len()).sum();
-        1 + of_messages + usize::from(client.reply_fd.is_some())
+        messages.chain([&client.inbound]).map(|message| message.1.len()).sum()
     }
 
     /// Whether all that was sent arrived, and all of it was answered and read.
