@@ -179,7 +179,7 @@ impl Listener {
         chownat(&socket, "", user, group, AtFlags::EMPTY_PATH).map_err(|errno| not_ours(path, access, errno.into()))?;
         // By the only name that leads to this one and is none of the directory's.
         let this_one = format!("/proc/self/fd/{}", socket.as_raw_fd());
-        chmod(this_one, Mode::from_raw_mode(access.mode)).map_err(os("set the mode of"))
+        chmod(this_one, Mode::from_raw_mode(access.mode)).map_err(os("set, by /proc/self/fd, the mode of"))
     }
 
     /// Lets others in, which may take rights that [`Listener::bind`] is better called without.
