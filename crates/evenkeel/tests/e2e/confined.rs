@@ -140,12 +140,20 @@ fn only_child(of: u32) -> u32 {
     wait_for("a child", || <[u32; 1]>::try_from(children(of)).ok())[0]
 }
 
+/// The daemon's child that is its gate, of all that it has.
+fn gate_of(daemon: u32) -> u32 {
+    let is_gate = |child: &u32| {
+        fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|words| words.starts_with(b"evenkeeld-gate\0"))
+    };
+    wait_for("the gate", || children(daemon).into_iter().find(is_gate))
+}
+
 #[test]
 fn a_gate_that_is_killed_is_there_again() {
     let home = Home::new();
     home.configure(FILE);
     let daemon = home.serve();
-    let keeper = only_child(daemon.id());
+    let keeper = gate_of(daemon.id());
     let mut attached = home.attach("db");
     for _ in 0..5 {
         let gate = only_child(keeper);
