@@ -199,7 +199,8 @@ pub trait Source {
     fn fetch(&mut self, vq: u16) -> Fetch;
 
     /// What fetches since the last call cost beyond a command's usual price: descriptors that were walked, each above
-    /// the first [`PLAIN_DESCRIPTORS`] of its command. Asked after each fetch, also of what was rejected.
+    /// the first [`PLAIN_DESCRIPTORS`] of its command. Asked after each fetch, also of what was rejected,
+    /// once the command is with the device.
     fn take_work(&mut self) -> u32 {
         0
     }

@@ -12,6 +12,9 @@ use seccompiler::{
 
 use crate::calls::ThreadKind;
 
+/// See [`before_the_end`].
+static LAST_ACT: OnceLock<fn()> = OnceLock::new();
+
 static FILTERS: OnceLock<BTreeMap<ThreadKind, BpfProgram>> = OnceLock::new();
 
 thread_local! {
@@ -32,6 +35,12 @@ pub fn arm() -> io::Result<()> {
     // A second time nothing changes.
     let _ = FILTERS.set(filters);
     Ok(())
+}
+
+/// Has a forbidden call run `act` in its thread before it ends the process. It must be what a signal handler may do.
+/// The first such act counts.
+pub fn before_the_end(act: fn()) {
+    let _ = LAST_ACT.set(act);
 }
 
 /// A kind of thread's filter, if anybody [`arm`]ed.
@@ -124,6 +133,9 @@ fn say_what_was_forbidden() -> io::Result<()> {
 const SI_SYSCALL: usize = 16 + size_of::<usize>();
 
 extern "C" fn handler(_signal: libc::c_int, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+    if let Some(act) = LAST_ACT.get() {
+        act();
+    }
     // SAFETY: the kernel gives the information of a SIGSYS, which has 128 bytes and a number there.
     let call = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
     let mut digits = [0; 10];

@@ -9,9 +9,13 @@ use std::panic::PanicHookInfo;
 
 use crate::stderr;
 
-/// From now on any panic ends the process, by SIGABRT.
+/// From now on any panic ends the process, by SIGABRT. A command of an NVMe guest that the thread handles is known by
+/// that to the next process, as it is after a system call that the thread's filter forbids.
 pub fn end_the_process() {
+    confine::before_the_end(nvme_controller::strike);
     std::panic::set_hook(Box::new(|info| {
+        // First: the words may wait.
+        nvme_controller::strike();
         // Not through the log, whose thread may be the one that died.
         stderr::say(&last_words(info));
         std::process::abort();
@@ -55,4 +59,21 @@ pub fn drill() {
         let is_meant = thread.name().is_some_and(|name| name.starts_with(&wanted));
         assert!(!is_meant, "as EVENKEELD_PANIC_IN asked");
     }
+}
+
+/// For the test of commands that end the daemon: in debug builds, panics at a command that begins at the byte of its
+/// disk that EVENKEELD_PANIC_AT_BYTE says.
+pub fn command_drill(fetched: &io_model::Fetch) {
+    #[cfg(debug_assertions)]
+    {
+        static AT_BYTE: std::sync::OnceLock<Option<u64>> = std::sync::OnceLock::new();
+        let at_byte = AT_BYTE.get_or_init(|| std::env::var("EVENKEELD_PANIC_AT_BYTE").ok()?.parse().ok());
+        let begins_at = match fetched {
+            io_model::Fetch::Command(command, ..) => Some(command.tenant_offset_bytes),
+            _ => None,
+        };
+        assert!(begins_at.is_none() || begins_at != *at_byte, "as EVENKEELD_PANIC_AT_BYTE asked");
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = fetched;
 }

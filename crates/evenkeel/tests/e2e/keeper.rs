@@ -1,5 +1,6 @@
 //! Clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use api::{Deletion, Rest, api_path};
 use hostile::fuse::Stuck;
 use hostile::nvme::Nvme;
-use nvme_driver::Data;
+use nvme_driver::{Data, Status};
 
 use crate::guest::pattern;
 use crate::harness::{Home, errors, evenkeel, wait_for};
@@ -119,6 +120,47 @@ fn a_client_goes_on_after_the_daemon_was_ended_or_killed_at_rest() {
     // The next client finds a controller as after power on.
     let mut guest = home.attach("db");
     assert_eq!(guest.read(5, 1).unwrap(), pattern(5, 512));
+    daemon.stop();
+}
+
+/// A command that made the daemon panic made each following one panic, without end.
+#[test]
+fn a_command_that_ended_two_daemons_gets_an_error_and_those_beside_it_do_well() {
+    const DEADLY: u64 = 40;
+    let (home, _keeper) = kept();
+    let at_byte = (DEADLY * 512).to_string();
+    let serve = || home.try_serve(&home.config(), &[("EVENKEELD_PANIC_AT_BYTE", &at_byte)]);
+    let mut daemon = serve().unwrap();
+    let mut guest = home.attach("db");
+    guest.data.write(0, &pattern(1, 512)).unwrap();
+    let data = Data { iova: guest.data.iova(), len_bytes: 512 };
+    let lbas = [DEADLY - 1, DEADLY, DEADLY + 1];
+    let cids = lbas.map(|lba| guest.queue.write(guest.blocks(lba, 1), data, false).unwrap());
+    guest.queue.ring().unwrap();
+    wait_for("the first daemon's end", || (!daemon.is_alive()).then_some(()));
+    // It ends before or after it says that it serves.
+    if let Ok(mut second) = serve() {
+        wait_for("the second daemon's end", || (!second.is_alive()).then_some(()));
+    }
+    daemon = serve().unwrap();
+    let mut ended = BTreeMap::new();
+    wait_for("three completions", || {
+        guest.queue.poll(&mut |done| assert_eq!(ended.insert(done.cid, done.status), None)).unwrap();
+        (ended.len() == 3).then_some(())
+    });
+    let statuses = cids.map(|cid| ended[&cid]);
+    assert_eq!(statuses, [Status::SUCCESS, Status::INTERNAL_ERROR.dnr(), Status::SUCCESS]);
+    let told = "db: a command of queue 1 (opcode 0x01, namespace 1, LBAs 40 to 40) ended the daemon 2 times";
+    daemon.wait_log(told, 1);
+    daemon.stop();
+    let log = std::fs::read_to_string(home.config().with_extension("log")).unwrap();
+    assert_eq!(log.matches("as EVENKEELD_PANIC_AT_BYTE asked").count(), 2, "{log}");
+
+    let daemon = home.serve();
+    let zeroes = vec![0; 512];
+    let wanted = [pattern(1, 512), zeroes, pattern(1, 512)];
+    assert_eq!(lbas.map(|lba| guest.read(lba, 1).unwrap()), wanted);
+    drop(guest);
     daemon.stop();
 }
 

@@ -23,6 +23,7 @@ use crate::queues::Queues;
 use crate::registers::{Effect, Registers};
 use crate::state::StateError;
 use crate::stats::{Health, Stats};
+use crate::strikes::GivenUp;
 
 /// Bytes of the doorbell page.
 const DOORBELL_BYTES: u64 = 4096;
@@ -36,6 +37,8 @@ pub enum Event {
     Format(FormatRecord),
     /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
     FlushFailed(DeviceError),
+    /// After a takeover: a command ended the processes that executed it, and gets an error.
+    GivenUp(GivenUp),
 }
 
 /// Why a controller reports a fatal status (CSTS.CFS), or will never be of use.

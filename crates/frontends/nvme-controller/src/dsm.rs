@@ -79,6 +79,9 @@ impl<I: Interrupts> Controller<I> {
         if stream.left() == 0 {
             sq.stream = None;
         }
+        if let Some(journal) = &self.queues.journal {
+            journal.take_in_hand(sqid, id);
+        }
         self.in_flight += 1;
         let command = place.command(Op::Discard, offset_bytes, len_bytes);
         Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))

@@ -10,7 +10,7 @@ use crate::controller::Event;
 use crate::msix::Interrupts;
 use crate::namespace::{Blocks, not_attached};
 use crate::queue::{Kind, Slot, Sq};
-use crate::{Controller, data};
+use crate::{Controller, data, strikes};
 
 /// Buffers with long segment lists that are kept for reuse.
 const POOL: usize = 256;
@@ -50,7 +50,8 @@ impl<I: Interrupts> Controller<I> {
             return Fetch::Empty;
         }
         if let Some(sqe) = sq.take_again_unless(bounce_is_full) {
-            return self.take_in(vq, &sqe);
+            let claimed = sq.claimed;
+            return self.take_in(vq, &sqe, claimed);
         }
         if !sq.again.is_empty() {
             return Fetch::Empty;
@@ -81,12 +82,16 @@ impl<I: Interrupts> Controller<I> {
         if let (Some(journal), Some((slot, number))) = (&self.queues.journal, claimed) {
             journal.fetched(vq, slot, &sqe, number);
         }
-        self.take_in(vq, &sqe)
+        self.take_in(vq, &sqe, claimed)
     }
 
-    /// A command that has a place in its queue's table, and a completion entry reserved.
+    /// A command that has a place in its queue's table, and a completion entry reserved. It is in hand until the poller
+    /// has given it to the device, and asks for [`take_work`](io_model::Source::take_work).
     #[inline]
-    fn take_in(&mut self, vq: u16, sqe: &Sqe) -> Fetch {
+    fn take_in(&mut self, vq: u16, sqe: &Sqe, claimed: Option<(u16, u64)>) -> Fetch {
+        if let (Some(journal), Some((slot, _))) = (&self.queues.journal, claimed) {
+            journal.take_in_hand(vq, slot);
+        }
         match self.admit(vq, sqe) {
             Ok(admitted) => self.start(vq, sqe, admitted),
             Err(status) => {
@@ -240,6 +245,9 @@ impl<I: Interrupts> Controller<I> {
             // Its queue went with a reset.
             _ => None,
         };
+        if let (Some(journal), Some(_)) = (&self.queues.journal, kind) {
+            journal.take_in_hand(vq, id as u16);
+        }
         match (vq, kind, outcome) {
             (0, ..) if id == PARTING_FLUSH => self.end_parting_flush(outcome),
             (0, ..) => self.end_format_chunk(generation, id, outcome),
@@ -251,6 +259,7 @@ impl<I: Interrupts> Controller<I> {
                 self.end_part(vq, id, status);
             }
         }
+        strikes::let_go();
         if self.in_flight == 0 {
             self.settle();
         }

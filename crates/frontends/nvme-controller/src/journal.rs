@@ -10,6 +10,7 @@
 //! | fetched | entry; its word: in flight, and the how-many-th of its queue | it was not fetched: it is in the ring still, as no completion has told the guest of a head past it |
 //! | completed | completion, phase last; the completion queue's tail, with whose it was; word: done | the ring has a completion at the tail that is noted, of a command in flight: that is done. Or the tail says so |
 //! | parked | word: parked, with its status | it is executed again |
+//! | ended the process | word: in flight, with one strike more (`strikes`) | it counts nothing |
 //! | anything else | the state, into the copy that is not in force; which one is in force; completions of admin commands | the state has those completions, and the ring shows which of them are posted |
 //!
 //! Executing a command again is right for all that NVM has: it was not completed, so its data are the guest's still.
@@ -29,6 +30,8 @@ use crate::previous::{self, PREVIOUS_STATE_VERSION};
 use crate::queue::Cq;
 use crate::queues::QIDS;
 use crate::state::{ControllerState, STATE_VERSION, StateError, magic};
+use crate::strikes::Listed;
+use crate::word::Word;
 
 /// Where the number of the copy in force is.
 const IN_FORCE: u64 = 0;
@@ -52,52 +55,6 @@ pub fn journal_bytes(config: &ControllerConfig) -> u64 {
 
 fn table_bytes(depth: u16) -> u64 {
     (u64::from(depth) * WORD_BYTES).next_multiple_of(64) + u64::from(depth) * SQE_BYTES
-}
-
-/// What is known of one place of a submission queue's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// Nothing was ever in it.
-    Unused,
-    /// A command in flight, with its number within its queue, from 1.
-    InFlight(u64),
-    /// A completed command.
-    Done(u64),
-    /// A command that ended with this status, and whose completion queue could not be reached.
-    Parked(u64, u16),
-}
-
-impl Word {
-    const NUMBER_BITS: u32 = 46;
-    const NUMBER: u64 = (1 << Self::NUMBER_BITS) - 1;
-
-    fn bits(self) -> u64 {
-        let (kind, status, number) = match self {
-            Self::Unused => return 0,
-            Self::InFlight(number) => (1, 0, number),
-            Self::Done(number) => (2, 0, number),
-            Self::Parked(number, status) => (3, status, number),
-        };
-        kind << 62 | u64::from(status) << Self::NUMBER_BITS | number & Self::NUMBER
-    }
-
-    fn of(bits: u64) -> Self {
-        let (status, number) = ((bits >> Self::NUMBER_BITS) as u16, bits & Self::NUMBER);
-        match bits >> 62 {
-            1 => Self::InFlight(number),
-            2 => Self::Done(number),
-            3 => Self::Parked(number, status),
-            _ => Self::Unused,
-        }
-    }
-
-    /// The number of the command; 0: there was none.
-    pub fn number(self) -> u64 {
-        match self {
-            Self::Unused => 0,
-            Self::InFlight(number) | Self::Done(number) | Self::Parked(number, _) => number,
-        }
-    }
 }
 
 /// Above the last command's place, as much of its number as there is room for.
@@ -137,6 +94,7 @@ pub(crate) fn saved_state(journal: &Arc<Mapping>) -> Option<ControllerState> {
 pub(crate) struct Journal {
     mapping: Arc<Mapping>,
     memory: MappedRange,
+    listed: Listed,
     depth: u64,
     /// Which copy of the state is in force, by its last bit.
     in_force: u64,
@@ -161,7 +119,8 @@ impl Journal {
         let range = MappedRange::new(memory, 0, journal_bytes(config)).filter(|_| memory.is_writable());
         let range = range.ok_or(StateError::Invalid("the journal's length"))?;
         let in_force = range.load_u64(IN_FORCE).unwrap_or(0);
-        Ok(Self { mapping: Arc::clone(memory), memory: range, depth: config.max_depth.into(), in_force })
+        let listed = Listed::new(range.clone());
+        Ok(Self { mapping: Arc::clone(memory), memory: range, listed, depth: config.max_depth.into(), in_force })
     }
 
     /// Whether nothing was ever put in force.
@@ -184,12 +143,18 @@ impl Journal {
     #[inline]
     pub fn fetched(&self, sqid: u16, slot: u16, sqe: &Sqe, number: u64) {
         if crash::is_swapped(Swap::WordBeforeEntry) {
-            self.set_word(sqid, slot, Word::InFlight(number));
+            self.set_word(sqid, slot, Word::InFlight(number, 0));
         }
         crash::point();
         // Its length was checked, and it is memory of our own.
         let _ = self.memory.write_64(self.entry_at(sqid, slot), bytemuck::must_cast_ref(sqe));
-        self.set_word(sqid, slot, Word::InFlight(number));
+        self.set_word(sqid, slot, Word::InFlight(number, 0));
+    }
+
+    /// This thread handles the command of that place from now on.
+    #[inline]
+    pub fn take_in_hand(&self, sqid: u16, slot: u16) {
+        self.listed.take_in_hand(self.word_at(sqid, slot));
     }
 
     /// A place of a submission queue's table has changed.

@@ -24,8 +24,9 @@
 //! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
 //! `journal` keeps the state that must outlive the process. `state` is the part of it that is not about I/O commands.
-//! `takeover` resumes from it in another process. A controller may be in `parts`, one per poller. Namespaces can be
-//! attached, grow and be detached while it runs (`attach`).
+//! `takeover` resumes from it in another process, but executes no command again that ended two (`strikes`). A
+//! controller may be in `parts`, one per poller. Namespaces can be attached, grow and be detached while it runs
+//! (`attach`).
 //!
 //! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
@@ -59,8 +60,10 @@ mod sgl;
 mod source;
 mod state;
 mod stats;
+mod strikes;
 mod takeover;
 mod turns;
+mod word;
 
 pub use admin::nguid;
 pub use attach::NamespaceError;
@@ -74,3 +77,4 @@ pub use pci::{BAR0_BYTES, BAR4_BYTES};
 pub use previous::PREVIOUS_STATE_VERSION;
 pub use state::{ControllerState, STATE_VERSION, StateError};
 pub use stats::Stats;
+pub use strikes::{GivenUp, strike};

@@ -102,7 +102,7 @@ pub(crate) struct Sq {
     /// Commands fetched so far.
     pub fetched: u64,
     /// The place in the table of the command that is being taken in, and its number.
-    claimed: Option<(u16, u64)>,
+    pub claimed: Option<(u16, u64)>,
     /// What another process fetched and did not complete, in the order in which it did. Their places are taken.
     pub again: VecDeque<Again>,
     /// A Delete command with this CID waits for the commands in flight.

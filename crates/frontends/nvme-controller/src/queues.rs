@@ -7,9 +7,10 @@ use nvme_spec::Status;
 use crate::config::MAX_IO_QUEUES;
 use crate::crash::{self, Swap};
 use crate::dbbuf::{Doorbell, DoorbellPages, View};
-use crate::journal::{Journal, Word};
+use crate::journal::Journal;
 use crate::queue::{Cq, Entry, Parked, Sq};
 use crate::turns::{TOGETHER, class};
+use crate::word::Word;
 
 /// Queue identifiers 0 (admin) to 64.
 pub(crate) const QIDS: usize = MAX_IO_QUEUES as usize + 1;

@@ -8,6 +8,7 @@ use crate::Controller;
 use crate::crash::{self, Swap};
 use crate::msix::Interrupts;
 use crate::queue::Cq;
+use crate::strikes;
 use crate::turns::TOGETHER;
 
 impl<I: Interrupts> Source for Controller<I> {
@@ -63,6 +64,8 @@ impl<I: Interrupts> Source for Controller<I> {
 
     #[inline]
     fn take_work(&mut self) -> u32 {
+        // What was fetched is with the device.
+        strikes::let_go();
         std::mem::take(&mut self.extra_work)
     }
 

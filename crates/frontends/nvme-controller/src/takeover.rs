@@ -4,20 +4,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use guest_memory::Mapping;
-use nvme_spec::Status;
 use nvme_spec::opcode::create;
 use nvme_spec::regs::{Aqa, Cc, Csts};
+use nvme_spec::{Sqe, Status};
 
 use crate::Controller;
 use crate::admin::ERROR_RECOVERY;
 use crate::config::ControllerConfig;
+use crate::controller::Event;
 use crate::dbbuf::ShadowPages;
-use crate::journal::{Journal, Tail, Word, saved_state};
+use crate::journal::{Journal, Tail, saved_state};
 use crate::msix::{Interrupts, VECTORS};
 use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::queue::{Again, Cq, Entry, Geometry, Parked, Sq};
 use crate::queues::QIDS;
 use crate::state::{ControllerState, CqState, SqState, StateError, join, serial_of};
+use crate::strikes::{self, GivenUp};
+use crate::word::Word;
 
 impl<I: Interrupts> Controller<I> {
     /// A controller that goes on where the one was that kept the journal in `memory`, whatever that died at, and
@@ -231,8 +234,13 @@ impl<I: Interrupts> Controller<I> {
         (sq.head, sq.tail) = (head, head);
         if qid > 0 {
             let last = journal.tail(cqid).ok_or(StateError::Magic)?;
-            let parked = inherit(&mut sq, last, journal).ok_or(StateError::Magic)?;
+            let Inherited { parked, given_up } = inherit(&mut sq, last, journal).ok_or(StateError::Magic)?;
             self.queues.cq(cqid).into_iter().for_each(|cq| cq.parked.extend(&parked));
+            for (sqe, strikes) in given_up {
+                let given_up = GivenUp::new(qid, &sqe, strikes);
+                self.log_error(qid, sqe.cid, strikes::STATUS, given_up.blocks.map_or(0, |(lba, _)| lba), sqe.nsid);
+                self.wiring_events.push_back(Event::GivenUp(given_up));
+            }
             sq.deleting = (is_deleting != 0).then_some(deleting_cid);
         }
         self.queues.insert_sq(sq);
@@ -246,24 +254,36 @@ impl<I: Interrupts> Controller<I> {
     }
 }
 
+/// What is inherited of a submission queue but for what is executed again.
+struct Inherited {
+    /// Completions to be posted.
+    parked: Vec<Parked>,
+    /// Commands that get an error, with their strikes.
+    given_up: Vec<(Sqe, u16)>,
+}
+
 /// Takes over a submission queue's commands in flight, to be executed again in the order in which they were fetched.
-/// Returns its parked commands.
-fn inherit(sq: &mut Sq, last: Tail, journal: &Journal) -> Option<Vec<Parked>> {
+fn inherit(sq: &mut Sq, last: Tail, journal: &Journal) -> Option<Inherited> {
     let qid = sq.at.qid;
-    let (mut again, mut parked) = (Vec::new(), Vec::new());
+    let park = |slot, number, cid, status| {
+        let entry = Entry::new(0, 0, qid, cid, status);
+        Parked { entry, sqid: qid, slot, number }
+    };
+    let (mut again, mut parked, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
     for slot in 0..sq.at.entries {
         let (word, sqe) = journal.slot(qid, slot)?;
         sq.fetched = sq.fetched.max(word.number());
         match word {
-            Word::InFlight(number) | Word::Parked(number, _) if last.is_of(qid, slot, number) => {
+            Word::InFlight(number, _) | Word::Parked(number, _) if last.is_of(qid, slot, number) => {
                 journal.set_word(qid, slot, Word::Done(number));
             }
             Word::Unused | Word::Done(_) => {}
-            Word::InFlight(number) => again.push(Again { slot, number, sqe }),
-            Word::Parked(number, status) => {
-                let entry = Entry::new(0, 0, qid, sqe.cid, Status(status));
-                parked.push(Parked { entry, sqid: qid, slot, number });
+            Word::InFlight(number, strikes) if strikes < strikes::MOST => again.push(Again { slot, number, sqe }),
+            Word::InFlight(number, strikes) => {
+                given_up.push((sqe, strikes));
+                parked.push(park(slot, number, sqe.cid, strikes::STATUS));
             }
+            Word::Parked(number, status) => parked.push(park(slot, number, sqe.cid, Status(status))),
         }
     }
     again.sort_unstable_by_key(|again| again.number);
@@ -274,5 +294,5 @@ fn inherit(sq: &mut Sq, last: Tail, journal: &Journal) -> Option<Vec<Parked>> {
     sq.again = again.into();
     // The head that they tell is the one of now: nothing was fetched since.
     parked.iter_mut().for_each(|parked| parked.entry = parked.entry.with_head(sq.head));
-    Some(parked)
+    Some(Inherited { parked, given_up })
 }

@@ -19,6 +19,7 @@ use vfio_user::{Errno, IrqChange, Reply, Request, Session, SetIrqs};
 use self::eventfds::EventFds;
 pub use self::making::{attach, build};
 use super::{FrontEnd, OnFormat, Port};
+use crate::panics;
 
 /// Region indexes of a PCI device (VFIO).
 pub const BAR0: u32 = 0;
@@ -188,6 +189,21 @@ impl NvmeDevice {
         }
     }
 
+    /// Acts on what the controller tells its wiring.
+    fn tell_events(&mut self) {
+        while let Some(event) = self.controller.take_event() {
+            match event {
+                Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
+                Event::Format(record) => (self.on_format)(record),
+                Event::GivenUp(command) => {
+                    let report = "please report it with what the daemon said each time it ended";
+                    self.log.warn(&format!("{}: {command}; {report}", self.name));
+                }
+                Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
+            }
+        }
+    }
+
     /// Carries out what all other parts have.
     fn take_turns(&mut self, memory: &mut dyn MemoryListener) {
         while self.turns.front().is_some_and(|(_, turn)| Arc::strong_count(turn) == 1) {
@@ -204,7 +220,11 @@ impl NvmeDevice {
                 let (config, journal) = (self.controller.config(), earlier.as_ref().unwrap_or(journal));
                 let taken = Controller::take_over(config, Arc::clone(doorbells), EventFds::default(), journal);
                 match taken {
-                    Ok(controller) => *self.controller = controller,
+                    Ok(controller) => {
+                        *self.controller = controller;
+                        // Before anything is done: this process may end by what it does.
+                        self.tell_events();
+                    }
                     Err(why) => error = Some(why),
                 }
             } else {
@@ -517,7 +537,9 @@ impl Source for NvmeDevice {
 
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
-        self.controller.fetch(vq)
+        let fetched = self.controller.fetch(vq);
+        panics::command_drill(&fetched);
+        fetched
     }
 
     fn take_waited_before(&mut self) -> Nanos {
@@ -537,13 +559,7 @@ impl Source for NvmeDevice {
     fn notify(&mut self) {
         self.controller.notify();
         self.tell_parts();
-        while let Some(event) = self.controller.take_event() {
-            match event {
-                Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
-                Event::Format(record) => (self.on_format)(record),
-                Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
-            }
-        }
+        self.tell_events();
     }
 
     fn set_wakeup(&mut self, wanted: bool) {

@@ -418,7 +418,7 @@ impl Host {
     pub fn take_records(&mut self) -> Vec<FormatRecord> {
         let record = |event| match event {
             Event::Format(record) => Some(record),
-            Event::FlushFailed(_) | Event::Fatal(_) => None,
+            Event::FlushFailed(_) | Event::Fatal(_) | Event::GivenUp(_) => None,
         };
         std::mem::take(&mut self.events).into_iter().filter_map(record).collect()
     }

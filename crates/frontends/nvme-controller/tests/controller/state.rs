@@ -1,11 +1,12 @@
 //! A controller's state saved and restored, with I/O before and after.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use guest_memory::Mapping;
-use io_model::{DeviceError, Source};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, StateError, journal_bytes};
+use io_model::{DeviceError, Fetch, Source};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, GivenUp, StateError, crash_at, journal_bytes};
 use nvme_spec::feature::fid;
 use nvme_spec::log::lid;
 use nvme_spec::opcode::{admin, nvm};
@@ -248,5 +249,84 @@ fn a_process_that_ended_before_it_recorded_anything_is_followed_by_a_new_control
         let mut controller = made.expect("the second time it goes on from what the first recorded");
         controller.resume();
         assert_eq!(controller.taken_over(), 0);
+    }
+}
+
+/// Fetches one command, which is in hand from then on.
+fn fetch(host: &mut Host) {
+    let Fetch::Command(command, buf, token) = host.controller.fetch(1) else { panic!("there is one") };
+    host.in_flight.push((token, command, buf));
+}
+
+/// The offsets in bytes of the commands that are executed now.
+fn executed(host: &mut Host) -> Vec<u64> {
+    host.seen.clear();
+    host.run();
+    host.seen.iter().map(|command| command.tenant_offset_bytes).collect()
+}
+
+#[test]
+fn a_command_that_ended_two_processes_gets_an_error_and_no_other_does() {
+    let mut host = Host::ready();
+    let data = host.alloc(4096);
+    let [first, deadly, last] = [0, 8, 16].map(|lba| {
+        let write = host.rw(nvm::WRITE, lba, 8, data, 4096);
+        host.submit(1, write)
+    });
+    // Panics with no command in hand.
+    for _ in 0..2 {
+        fetch(&mut host);
+        host.controller.take_work();
+        nvme_controller::strike();
+        hand_over(&mut host);
+    }
+    // Whether the process ends by a panic or is killed, and at the how-manyth command.
+    for (is_panic, at) in [(true, 2), (false, 2), (false, 3), (false, 2), (true, 2)] {
+        for nth in 1..=at {
+            fetch(&mut host);
+            if nth < at {
+                host.controller.take_work();
+            }
+        }
+        if is_panic {
+            nvme_controller::strike();
+            // A panic within a panic.
+            nvme_controller::strike();
+        }
+        assert_eq!(host.events, []);
+        hand_over(&mut host);
+    }
+    let given_up = GivenUp { qid: 1, opc: nvm::WRITE, nsid: 1, blocks: Some((8, 8)), strikes: 2 };
+    assert_eq!(executed(&mut host), [0, 8192]);
+    assert_eq!(host.events, [Event::GivenUp(given_up)]);
+    let ended: Vec<_> = host.completions(1).iter().map(|cqe| (cqe.cid, cqe.status())).collect();
+    let (good, bad) = (Status::SUCCESS, Status::INTERNAL_ERROR.dnr());
+    assert_eq!(ended, [(deadly, bad), (first, good), (last, good)]);
+
+    // The next ones in that place begin without strikes.
+    let write = host.rw(nvm::WRITE, 8, 8, data, 4096);
+    (0..3).for_each(|_| _ = host.submit(1, write));
+    fetch(&mut host);
+    nvme_controller::strike();
+    hand_over(&mut host);
+    assert_eq!(executed(&mut host), [4096; 3]);
+    assert!(host.completions(1).iter().all(|cqe| cqe.status() == good));
+}
+
+#[test]
+fn a_command_whose_completion_ends_two_processes_gets_an_error_too() {
+    let mut host = Host::ready();
+    for cid in [host.submit(1, flush()), host.submit(1, flush())] {
+        for _ in 0..2 {
+            fetch(&mut host);
+            host.controller.take_work();
+            crash_at(Some(1));
+            let died = catch_unwind(AssertUnwindSafe(|| host.finish_one()));
+            assert!(died.is_err(), "before the completion is posted");
+            nvme_controller::strike();
+            hand_over(&mut host);
+        }
+        let ended: Vec<_> = host.completions(1).iter().map(|cqe| (cqe.cid, cqe.status())).collect();
+        assert_eq!(ended, [(cid, Status::INTERNAL_ERROR.dnr())]);
     }
 }
