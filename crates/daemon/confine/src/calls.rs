@@ -390,6 +390,9 @@ const PROGRAM: &[Call] = &[
     any(SYS_readlinkat),
     any(SYS_faccessat),
     (SYS_prctl, &[(0, Eq, PR_SET_DUMPABLE as u64), (1, Eq, 0)]),
+    // Of a process that ends with its parent.
+    (SYS_prctl, &[(0, Eq, PR_SET_PDEATHSIG as u64)]),
+    any(SYS_getppid),
     (SYS_prctl, &[(0, Eq, PR_SET_NO_NEW_PRIVS as u64)]),
     (SYS_prctl, &[(0, Eq, PR_CAP_AMBIENT as u64)]),
     any(SYS_capset),

@@ -6,8 +6,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What a client can have kept at most, however much room there is: more than any driver uses.
 const MAX_FDS: usize = 2048;
-/// What each client can have kept, as long as there is room at all: what a driver with some ten queues uses.
-const MIN_FDS: usize = 32;
+/// What each client can have kept, as long as there is room at all: what a VM with two dozen maps and
+/// twenty queues uses.
+const MIN_FDS: usize = 48;
 /// As many devices are counted on, however few there are.
 const MIN_DEVICES: usize = 8;
 /// The process's own descriptors, about.

@@ -8,6 +8,9 @@ use std::process::Stdio;
 
 use nvme_driver::VfioUserDevice;
 
+use hostile::fuse::Stuck;
+use hostile::nvme::Nvme;
+
 use crate::harness::{Home, evenkeel, wait_for};
 
 const FILE: &str = "[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\nname = \"passthrough\"\n\
@@ -169,4 +172,30 @@ fn a_gate_that_is_killed_is_there_again() {
     drop(attached);
     daemon.stop();
     wait_for("the keeper's end", || children(keeper).is_empty().then_some(()));
+}
+
+/// A thread that hangs in a client's file keeps the killed process from ending; nobody could attach any more.
+#[test]
+fn a_gate_that_is_killed_while_a_file_hangs_in_it_is_there_again() {
+    let home = Home::new();
+    let Ok(stuck) = Stuck::mount(&home.path("fuse")) else {
+        println!("skipped: no FUSE file system can be mounted here");
+        return;
+    };
+    home.configure(&format!("{FILE}[[tenant]]\nname = \"evil\"\nsize = \"4MiB\"\n"));
+    let daemon = home.serve();
+    let keeper = gate_of(daemon.id());
+    let evil = Nvme::greet_patiently(&home.runtime_dir().join("evil")).unwrap();
+    evil.leave(&stuck).unwrap();
+    daemon.wait_log("evil: client disconnected", 1);
+    let killed = children(keeper);
+    let [gate] = killed[..] else { panic!("{killed:?}") };
+    let kill = std::process::Command::new("kill").args(["-9", &gate.to_string()]).status().unwrap();
+    assert!(kill.success());
+    wait_for("another gate", || children(keeper).into_iter().any(|child| child != gate).then_some(()));
+    let mut guest = home.attach("db");
+    guest.write(0, &[7; 512]).unwrap();
+    drop(guest);
+    drop(stuck);
+    daemon.stop();
 }
