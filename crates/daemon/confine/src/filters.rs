@@ -43,6 +43,17 @@ pub fn before_the_end(act: fn()) {
     let _ = LAST_ACT.set(act);
 }
 
+/// As [`arm`], in a process that has one thread so far: the C library installs a handler with the second one, which the
+/// filters forbid.
+///
+/// # Errors
+/// As of [`arm`], or there is no thread left.
+#[allow(clippy::disallowed_methods, reason = "a thread that does nothing")]
+pub fn arm_alone() -> io::Result<()> {
+    let _ = std::thread::Builder::new().spawn(|| {})?.join();
+    arm()
+}
+
 /// A kind of thread's filter, if anybody [`arm`]ed.
 pub(crate) fn filter_of(kind: ThreadKind) -> Option<&'static BpfProgram> {
     FILTERS.get().and_then(|filters| filters.get(&kind))

@@ -25,7 +25,7 @@ mod same_file;
 mod survivor;
 
 pub use calls::ThreadKind;
-pub use filters::{arm, before_the_end, enter, is_armed};
+pub use filters::{arm, arm_alone, before_the_end, enter, is_armed};
 pub use inherited::take_inherited;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;

@@ -1,7 +1,6 @@
 //! A process that is there again when it was killed.
 
 use std::cell::Cell;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use rustix::process::{
 };
 
 use crate::calls::ThreadKind;
-use crate::filters::{arm, enter};
+use crate::filters::{arm_alone, enter};
 use crate::landlock::fence;
 use crate::privileges::hide_memory;
 
@@ -40,7 +39,6 @@ pub enum Walls {
 
 /// As [`keep_running`], with `walls`: for a process that needs what `kind` does, and no file. `work` is told whether it
 /// follows a killed one. Nobody hears why it fails: its parent finds that it does not answer.
-#[allow(clippy::disallowed_methods, reason = "a thread that does nothing")]
 pub fn keep_running_within(
     walls: Walls,
     kind: ThreadKind,
@@ -48,17 +46,12 @@ pub fn keep_running_within(
     is_wanted: impl Fn() -> bool,
 ) -> ExitCode {
     let follows = Cell::new(false);
-    let inner = || -> io::Result<()> {
-        // The C library installs a handler with the first thread, which the filter forbids.
-        let _ = std::thread::Builder::new().spawn(|| {})?.join();
-        arm()
-    };
     let outer = || hide_memory().and_then(|()| if walls == Walls::All { fence(&[], None).map(drop) } else { Ok(()) });
     if walls != Walls::None && outer().is_err() {
         return ExitCode::FAILURE;
     }
     let work = || {
-        if walls != Walls::None && inner().is_err() {
+        if walls != Walls::None && arm_alone().is_err() {
             return ExitCode::FAILURE;
         }
         enter(kind);

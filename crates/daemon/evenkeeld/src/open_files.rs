@@ -2,10 +2,10 @@
 
 use std::sync::OnceLock;
 
+use client_socket::gate::raise_open_files;
 use config::MORE_OPEN_FILES;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What a thousand tenants need, about.
 const AT_ONCE: u64 = 1 << 14;
@@ -19,11 +19,7 @@ static MOST: OnceLock<Option<u64>> = OnceLock::new();
 ///
 /// Without it there are fewer files, or waits: nothing to stop for.
 pub fn make_room() {
-    let limit = getrlimit(Resource::Nofile);
-    let may_be = match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
+    let may_be = raise_open_files();
     MOST.get_or_init(|| may_be);
     let last = may_be.unwrap_or(AT_ONCE).min(AT_ONCE).saturating_sub(1);
     if let (Ok(any), Ok(last)) = (eventfd(0, EventfdFlags::CLOEXEC), i32::try_from(last)) {

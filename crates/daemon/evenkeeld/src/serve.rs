@@ -229,9 +229,7 @@ pub fn as_ublk_helper(confined: bool) -> ExitCode {
     let walls = || -> Result<()> {
         confine::keep_what_block_devices_take()?;
         confine::hide_memory()?;
-        // The C library installs a handler with the first thread, which the filter forbids.
-        std::thread::Builder::new().spawn(|| {})?.join().ok();
-        Ok(confine::arm()?)
+        Ok(confine::arm_alone()?)
     };
     // Nobody hears why: the daemon finds that its helper does not answer.
     if confined && walls().is_err() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use client_socket::gate::raise_open_files;
 
 /// What a client can have kept at most, however much room there is: more than any driver uses.
 const MAX_FDS: usize = 2048;
@@ -18,8 +18,8 @@ const DEVICE_FDS: usize = 12;
 
 /// The room that there is, and what of it is in use.
 ///
-/// A quarter of it is for all. Once that is in use nobody's may grow beyond an equal part of one half, so that
-/// something is left for devices that come later. Nobody has to give anything back.
+/// The first quarter is for any client. After that no client may have more than an equal part of half the room, so that
+/// devices that come later find some. No client has to give descriptors back.
 #[derive(Debug)]
 pub struct Room {
     total: usize,
@@ -35,10 +35,7 @@ impl Room {
 
     /// As many as the system lets this process open, and the service manager keeps.
     pub fn find(stored: Option<usize>) -> Self {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-        let open = if raised.is_ok() { limit.maximum } else { limit.current };
-        let open = open.map_or(usize::MAX, |open| usize::try_from(open).unwrap_or(usize::MAX));
+        let open = raise_open_files().map_or(usize::MAX, |open| usize::try_from(open).unwrap_or(usize::MAX));
         Self::new(open.min(stored.unwrap_or(usize::MAX)))
     }
 
@@ -54,13 +51,15 @@ impl Room {
 
     /// What each client may have, however many others have.
     pub fn for_each(&self) -> usize {
-        let devices = self.devices.load(Ordering::Relaxed).max(MIN_DEVICES);
-        (self.for_clients() / 2 / devices).clamp(MIN_FDS, MAX_FDS)
+        (self.for_clients() / 2 / self.devices()).clamp(MIN_FDS, MAX_FDS)
     }
 
     fn for_clients(&self) -> usize {
-        let devices = self.devices.load(Ordering::Relaxed).max(MIN_DEVICES);
-        self.total.saturating_sub(OWN_FDS + devices.saturating_mul(DEVICE_FDS))
+        self.total.saturating_sub(OWN_FDS + self.devices().saturating_mul(DEVICE_FDS))
+    }
+
+    fn devices(&self) -> usize {
+        self.devices.load(Ordering::Relaxed).max(MIN_DEVICES)
     }
 
     /// A client that had `before` has `now`.

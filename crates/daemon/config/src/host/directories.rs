@@ -99,7 +99,8 @@ impl Config {
         let mode = if tenant.socket.is_for_others() { OTHERS_TENANT_MODE } else { PRIVATE_MODE };
         let path = self.runtime_dir.join(&tenant.name);
         let made = match identity {
-            // It lies in a directory of that user's. One that is there may be root's, of a daemon that stayed root.
+            // A new directory is made as the daemon's user, who owns its parent and could put a link there. An existing
+            // directory may still be root's, from a daemon without a user.
             Some(user) if !path.exists() => user.act(|| make(&path, mode, identity)),
             _ => make(&path, mode, identity),
         };

@@ -34,7 +34,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair}
 use crate::message::{Received, Waiting, peek, receive, send_now, send_whole};
 use crate::server::wait;
 
-pub use self::process::{AtTheEnd, is_harmless, is_wanted, serve};
+pub use self::process::{AtTheEnd, is_harmless, is_wanted, raise_open_files, serve};
 use self::wire::{BEGUN, MAX_BYTES, answer, order};
 
 /// The first argument of a process that is to [`serve`], and nothing else.

@@ -39,8 +39,7 @@ pub enum AtTheEnd {
 pub fn serve(control: impl AsFd, clients: AtTheEnd, follows: bool) -> io::Result<()> {
     // It has what hostile clients leave behind, for as long as they like. Each device has 16 connections at most, and
     // 32 descriptors that came over one of them.
-    let limits = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });
+    raise_open_files();
     let control = Arc::new(control.as_fd().try_clone_to_owned()?);
     let mut state =
         State { control: Arc::clone(&control), closing: Arc::default(), clients: vec![], disposed: HashMap::new() };
@@ -63,6 +62,15 @@ pub fn serve(control: impl AsFd, clients: AtTheEnd, follows: bool) -> io::Result
         let _ = shutdown(&*client, Shutdown::Both);
     }
     Ok(())
+}
+
+/// Lets this process have as many files open as it may, and returns how many. `None`: there is no limit.
+pub fn raise_open_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    }
 }
 
 /// Whether there is a daemon at the other end of `control`.
