@@ -337,6 +337,11 @@ impl Config {
         self.runtime_dir.join("totals.json")
     }
 
+    /// The directory of the last day's summaries.
+    pub fn history_path(&self) -> PathBuf {
+        self.state_dir.join("history")
+    }
+
     /// The socket of the API.
     pub fn api_path(&self) -> PathBuf {
         self.runtime_dir.join("api.sock")

@@ -183,7 +183,7 @@ impl Found {
     pub(crate) fn look(mut config: Config) -> Result<Self, ConfigErrors> {
         config.look_up_accounts()?;
         let mut host = config.check_host()?;
-        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        let file = config.open_layout(&host.device).map_err(|e| layout_problem(&config, &e))?;
         // Not of a drive that is handed over: a daemon that runs may ask no file system.
         host.warnings.extend(no_room_left(&config, &file));
         if let (true, Some(recorded)) = (host.to_create, file.layout()) {
@@ -203,7 +203,7 @@ impl Found {
             HandedOver::Nvme(survey) => config.check_surveyed(survey)?,
             HandedOver::Nothing => config.of_no_file(),
         };
-        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        let file = config.open_layout(&host.device).map_err(|e| layout_problem(&config, &e))?;
         let found = Self { config, host, file };
         match found.unknown_content() {
             None => Ok(found),

@@ -173,7 +173,7 @@ fn without_links(path: &Path) -> PathBuf {
 fn find_layout(config: &Config, at: Option<&Path>) -> Result<LayoutFile, LayoutError> {
     let Some(at) = at else { return LayoutFile::open(None) };
     let device = DeviceIdentity { path: at.display().to_string(), size_bytes: 0, ..Default::default() };
-    let file = LayoutFile::open(config.layout_path(&device))?;
+    let file = config.open_layout(&device)?;
     let is_named_by_id = matches!(config.device.backend, Backend::Block { .. } | Backend::Nvme { .. })
         && config.device.layout_file.is_none();
     if !is_named_by_id || file.layout().is_some() {

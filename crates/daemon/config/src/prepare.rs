@@ -11,7 +11,7 @@ use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::{Backend, Config};
 use crate::drives::Found;
-use crate::host::{DeviceLock, HostReport, in_use, keep_mark, mark_image, mark_start, new_mark};
+use crate::host::{DeviceLock, HostReport, Identity, in_use, keep_mark, mark_image, mark_start, new_mark};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -138,13 +138,24 @@ impl Prepared {
         !self.changes.iter().any(is_new)
     }
 
-    /// The files that [`Prepared::commit`] makes: the image, and the drive's layout.
+    /// What a start makes that is not there yet: the image, the drive's layout, and the daemon's own directories.
     pub fn new_files(&self) -> NewFiles {
-        let drive = self.config.device.backend.path();
-        let image = drive.filter(|_| self.host.to_create);
-        let layout = self.file.path().filter(|path| drive.is_some() && !path.exists());
-        let files = image.into_iter().chain(layout).map(Path::to_owned).collect();
-        NewFiles { drive: drive.map(Path::to_owned).unwrap_or_default(), files }
+        let config = &self.config;
+        let drive = config.device.backend.path();
+        let image = drive.filter(|_| self.host.to_create).map(Path::to_owned);
+        let layout = self.file.path().map(Path::to_owned);
+        let history = config.history_path();
+        let others = [layout, Some(config.totals_path()), Some(history.join("lock"))];
+        let others = others.into_iter().flatten().filter(|path| !path.exists());
+        let of_tenants = config.tenants.iter().map(|tenant| config.runtime_dir.join(&tenant.name));
+        // What lies within another one comes before that.
+        let directories = of_tenants.chain([config.runtime_dir.clone(), history, config.state_dir.clone()]);
+        NewFiles {
+            drive: drive.map(Path::to_owned),
+            files: image.into_iter().chain(others).collect(),
+            directories: directories.filter(|path| !path.exists()).collect(),
+            identity: config.identity().ok().flatten(),
+        }
     }
 
     /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
@@ -157,7 +168,7 @@ impl Prepared {
     pub fn commit(mut self) -> Result<(Config, LayoutFile, DeviceLock), ConfigErrors> {
         self.config.refuse_served_sockets()?;
         if let Some(path) = self.config.device.backend.path().filter(|_| self.host.to_create) {
-            create(path, self.host.device.size_bytes).map_err(|e| {
+            self.config.act_at(path, || create(path, self.host.device.size_bytes)).map_err(|e| {
                 let what = format!("can't create {}: {e}", path.display());
                 ConfigErrors::one(self.config.file(), what, "check the directory and the room on its file system")
             })?;
@@ -165,14 +176,17 @@ impl Prepared {
         let lock = self.config.lock_device()?;
         match &self.config.device.backend {
             // An image that this process may not write can't be served either. Opening it reports that.
-            Backend::File { path, .. } => match OpenOptions::new().write(true).open(path) {
-                Ok(image) => self.mark(&image),
-                Err(_) => self.file.save(self.layout.clone()),
-            },
+            Backend::File { path, .. } => {
+                match self.config.act_at(path, || OpenOptions::new().write(true).open(path)) {
+                    Ok(image) => self.mark(&image),
+                    Err(_) => self.save(),
+                }
+            }
             _ => {
                 // Before the layout, by which a drive without its mark would be another one.
-                self.keep_mark(|path| OpenOptions::new().read(true).write(true).open(path))?;
-                self.file.save(self.layout.clone())
+                let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+                self.keep_mark(|path| self.config.act_at(path, || open(path)))?;
+                self.save()
             }
         }
         .map_err(|e| layout_problem(&self.config, &e))?;
@@ -210,11 +224,19 @@ impl Prepared {
         let start = new_mark();
         if let (Some(start), true) = (&start, self.layout.device().start.is_some()) {
             self.layout.begin_start(start.clone());
-            self.file.save(self.layout.clone())?;
+            self.save()?;
         }
         let start = start.filter(|start| mark_start(image, start).is_ok());
         self.layout.end_start(start);
-        self.file.save(self.layout.clone())
+        self.save()
+    }
+
+    fn save(&mut self) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match self.file.path().map(Path::to_owned) {
+            Some(path) => self.config.act_at(&path, || self.file.save(layout)),
+            None => self.file.save(layout),
+        }
     }
 }
 
@@ -230,29 +252,45 @@ impl Prepared {
     }
 }
 
-/// Files that a start makes. Dropped, they are removed unless another process has their drive by now: nothing stays
-/// behind of a start that was refused.
+/// Files and directories that a start makes. Dropped, they are removed unless another process has their drive by now:
+/// nothing stays behind of a start that was refused.
 #[derive(Debug)]
 pub struct NewFiles {
-    drive: PathBuf,
+    /// `None`: it has no file.
+    drive: Option<PathBuf>,
     files: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
+    /// As whom they were made.
+    identity: Option<Identity>,
 }
 
 impl NewFiles {
     /// The daemon serves: they stay.
     pub fn keep(mut self) {
         self.files.clear();
+        self.directories.clear();
+    }
+
+    fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
+        match &self.identity {
+            Some(identity) => identity.act_at(path, work),
+            None => work(),
+        }
     }
 }
 
 impl Drop for NewFiles {
     fn drop(&mut self) {
-        if self.files.is_empty() {
+        if self.files.is_empty() && self.directories.is_empty() {
             return;
         }
-        if let Ok(_lock) = in_use::lock(&self.drive) {
-            self.files.iter().for_each(|path| _ = std::fs::remove_file(path));
+        let locked = self.drive.as_ref().map(|drive| self.act_at(drive, || in_use::lock(drive)));
+        if let Some(Err(_)) = locked {
+            return;
         }
+        self.files.iter().for_each(|path| _ = self.act_at(path, || std::fs::remove_file(path)));
+        // One with something in it stays.
+        self.directories.iter().for_each(|path| _ = self.act_at(path, || std::fs::remove_dir(path)));
     }
 }
 
@@ -281,5 +319,9 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
 }
 
 pub(crate) fn layout_problem(config: &Config, error: &LayoutError) -> ConfigErrors {
-    ConfigErrors::one(config.file(), error.what(), error.remedy())
+    let remedy = match error {
+        LayoutError::Io { path, source, .. } if source.kind() == io::ErrorKind::PermissionDenied => config.let_in(path),
+        _ => error.remedy().to_owned(),
+    };
+    ConfigErrors::one(config.file(), error.what(), remedy)
 }

@@ -79,15 +79,17 @@ impl OpenedDrive {
             sink(Level::Info.of_drive(&config.device.name), &drive_profile::assumed(&profile.name, lpns));
         }
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let drive = open(&config, &profile, size_bytes)?;
-        fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, sink)?;
-        config.make_directories(identity.as_ref())?;
+        let path = config.device.backend.path().map(Path::to_owned);
+        let drive = acting_at(&config, path.as_deref(), || open(&config, &profile, size_bytes))?;
+        let kept_at = layout.path().map(Path::to_owned);
+        let block_bytes = drive.facts().block_bytes;
+        acting_at(&config, kept_at.as_deref(), || fit_blocks(&config, &mut layout, block_bytes, &new_tenants, sink))?;
         if let Some(identity) = &identity {
-            let image = config.device.backend.path().filter(|_| is_new);
-            for file in image.into_iter().chain(layout.path()) {
-                config.hand_over(file, identity)?;
-            }
+            // Before their directory is given away, too.
+            let image = path.as_deref().filter(|_| is_new);
+            image.into_iter().chain(kept_at.as_deref()).try_for_each(|file| config.hand_over(file, identity))?;
         }
+        config.make_directories(identity.as_ref())?;
         let bound = config.tenants.iter().map(|tenant| {
             let listener = bind(&config, tenant, identity.as_ref(), keeper);
             Ok(listener?.map(|listener| (tenant.name.clone(), listener)))
@@ -112,13 +114,16 @@ impl Opened {
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
-        let kept = AddedDrives::in_directory(&config.state_dir)?;
-        let added = kept.not_declared(config.declared_text());
-        if added != kept {
-            // Before that is recorded, the next start finds the same.
-            added.save().context("can't write the list of added drives")?;
-        }
-        let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
+        let added = acting_at(config, Some(&config.state_dir.join("drives.toml")), || -> Result<_> {
+            let kept = AddedDrives::in_directory(&config.state_dir)?;
+            let added = kept.not_declared(config.declared_text());
+            if added != kept {
+                // Before that is recorded, the next start finds the same.
+                added.save().context("can't write the list of added drives")?;
+            }
+            Ok(added)
+        })?;
+        let (roles, history) = (Roles::new(config), config.history_path());
         // A user without the right gets an error that says so.
         let mode = if roles.let_others_in() { 0o666 } else { 0o600 };
         let mine = Access { mode, ..Access::default() };
@@ -271,6 +276,14 @@ fn remove_former(config: &Config, tenant: &Tenant) {
             // If it can't be removed, it is in nobody's way.
             let _ = std::fs::remove_file(&former);
         }
+    }
+}
+
+/// Does something with the file at a path, if there is one, [as who may](Config::act_at).
+fn acting_at<T>(config: &Config, path: Option<&Path>, work: impl FnOnce() -> T) -> T {
+    match path {
+        Some(path) => config.act_at(path, work),
+        None => work(),
     }
 }
 

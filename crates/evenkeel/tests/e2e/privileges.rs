@@ -98,6 +98,38 @@ fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
     assert!(!home.path("run/db/cntrl").exists() && !home.path("run/api.sock").exists(), "it leaves no sockets");
 }
 
+/// Only here: root opens what the account's link leads to, and tenants have a file of root's for a disk.
+#[test]
+fn a_link_of_the_accounts_in_place_of_an_image_leads_root_nowhere() {
+    if !is_root() {
+        return;
+    }
+    let home = home_of_user();
+    let config = home.configure(CONFIG);
+    home.serve().stop();
+    let (secret, image) = (home.path("of-root/secret"), home.path("drive.img"));
+    fs::create_dir(home.path("of-root")).unwrap();
+    fs::set_permissions(home.path("of-root"), Permissions::from_mode(0o700)).unwrap();
+    fs::write(&secret, vec![7; 16 << 20]).unwrap();
+    fs::remove_file(&image).unwrap();
+    std::os::unix::fs::symlink(&secret, &image).unwrap();
+    // The account may write what it likes there.
+    let layout = home.path("drive.img.layout.toml");
+    let text = fs::read_to_string(&layout).unwrap();
+    let forged = text.lines().filter(|line| !line.starts_with("id =") && !line.starts_with("start ="));
+    let forged = forged.map(|line| format!("{line}\n")).collect::<String>();
+    for left in [Some(forged.replace(image.to_str().unwrap(), secret.to_str().unwrap())), Some(forged), None] {
+        left.map_or_else(|| fs::remove_file(&layout).unwrap(), |text| fs::write(&layout, text).unwrap());
+        for command in ["check", "serve"] {
+            let output = run(&[command, config.to_str().unwrap()]);
+            let told = errors(&output);
+            assert!(!output.status.success() && told.contains("root follows no links of others"), "{command}: {told}");
+        }
+        assert_eq!(fs::read_dir(home.path("of-root")).unwrap().count(), 1, "nothing is made there");
+    }
+    assert!(fs::read(&secret).unwrap().iter().all(|byte| *byte == 7));
+}
+
 #[test]
 fn a_user_who_could_not_write_the_layout_is_told_before_anybody_is_served() {
     if !is_root() {
@@ -109,7 +141,7 @@ fn a_user_who_could_not_write_the_layout_is_told_before_anybody_is_served() {
     let output = run(&["serve", config.to_str().unwrap()]);
     assert!(!output.status.success());
     let told = errors(&output);
-    assert!(told.contains("user 4001 can't write to") && told.contains("; chown 4001 "), "{told}");
+    assert!(told.contains("can't write to") && told.contains(": chown 4001 "), "{told}");
     assert!(!home.path("run/api.sock").exists());
 }
 
@@ -144,6 +176,8 @@ fn a_user_who_may_lock_too_little_memory_for_rings_is_told_before_anything_is_ma
             !is_ready && told.contains("this user may have 64 KiB of locked memory: raise that"),
             "{command}: {told}"
         );
-        assert!(!home.path("drive.img").exists() && !home.path("drive.img.layout.toml").exists(), "{command}");
+        let left: Vec<_> =
+            ["drive.img", "drive.img.layout.toml", "run/db", "run/totals.json"].map(|name| home.path(name)).into();
+        assert!(!left.iter().any(|path| path.exists()), "{command}: {left:?}");
     }
 }

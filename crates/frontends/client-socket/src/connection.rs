@@ -23,6 +23,8 @@ pub enum Closed<E> {
         "a file descriptor that is neither memory (memfd, tmpfs, hugetlbfs) nor an eventfd nor a Unix stream socket"
     )]
     ForeignFd,
+    #[error("more sockets than a client of this protocol has use for")]
+    TooManySockets,
     #[error(
         "the files that an earlier client brought are still not closed: the process that serves them does not answer"
     )]

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::connection::{Closed, Connection, Protocol};
-use crate::gate::{Door, Gate, Intake, Passed};
+use crate::gate::{Door, Gate, HeldSockets, Intake, Passed};
 use crate::keeping::{self, KeeperError};
 use crate::listener::{Accepted, BindError, Listener};
 use crate::log::{Level, Log, Sink};
@@ -245,6 +245,8 @@ struct Client<P: Protocol> {
     config_changed: bool,
     /// Others are not sent away, since they could leave more behind: they wait.
     has_others_wait: bool,
+    /// Last, so that all that has them is gone before.
+    sockets: HeldSockets,
 }
 
 impl<P: Protocol, F: Fn() -> P> Served<P, F> {
@@ -322,6 +324,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             heard_at: Instant::now(),
             config_changed: false,
             has_others_wait: false,
+            sockets: HeldSockets::default(),
         };
         let why = loop {
             if let Err(why) = self.turn(&mut client) {
@@ -447,6 +450,9 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
                 Received::TooManyFds(_) => return Err(Closed::TooManyFds),
                 Received::End => return Err(Closed::Gone),
             };
+            if !client.sockets.add(self.control.listener.door(), &fds) {
+                return Err(Closed::TooManySockets);
+            }
             if let Some(refusal) = client.connection.feed(bytes, fds, &mut self.device)? {
                 self.log.warn(&format!("{}: {refusal}", self.name));
             }

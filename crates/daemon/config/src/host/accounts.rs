@@ -2,10 +2,13 @@
 
 use std::ffi::CString;
 use std::ops::Range;
+use std::path::Path;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setfsgid, setfsuid};
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getgroups};
+use rustix::thread::set_thread_groups;
 
+use super::links::only_root_leads_to;
 use crate::access::{Account, SocketSection};
 use crate::config::Config;
 use crate::problem::{ConfigErrors, Sink};
@@ -25,16 +28,41 @@ impl Identity {
     /// Does something with files as this user, if the thread may: where that user could have put links, root must not
     /// follow them. What it makes belongs to this user.
     pub fn act<T>(&self, work: impl FnOnce() -> T) -> T {
+        let raw = |gid: &u32| rustix::process::Gid::from_raw(*gid);
+        let former = getgroups().ok().filter(|_| geteuid().is_root());
+        if former.is_some() {
+            // Root's own groups may have rights that this user has not.
+            let _ = set_thread_groups(&self.groups.iter().map(raw).collect::<Vec<_>>());
+        }
         let group = setfsgid(Gid::from_raw(self.gid));
         let user = setfsuid(Uid::from_raw(self.uid));
         let done = work();
         setfsuid(user);
         setfsgid(group);
+        if let Some(groups) = former {
+            let _ = set_thread_groups(&groups);
+        }
         done
+    }
+
+    /// Does something with the file at `path`: as root where only root could have put links on the way, or else as this
+    /// user.
+    pub fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
+        if only_root_leads_to(path) { work() } else { self.act(work) }
     }
 }
 
 impl Config {
+    /// Does something with the file at `path`, as the [identity](Config::identity) [does](Identity::act_at) that the
+    /// daemon takes.
+    pub fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
+        match self.identity() {
+            Ok(Some(identity)) => identity.act_at(path, work),
+            // What is wrong with it is told by those who take it.
+            Ok(None) | Err(_) => work(),
+        }
+    }
+
     /// Finds the numbers of all users and groups of the file. Asks the host's name service, which may read any file
     /// and talk to any socket: so once, and before the daemon is confined.
     ///

@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open
 use rustix::io::Errno;
 
 use super::accounts::{Identity, owners};
+use super::links::only_root_leads_to;
 use crate::config::{Backend, Config, Tenant};
 use crate::problem::ConfigErrors;
 
@@ -107,11 +108,14 @@ impl Config {
         made.map_err(|fault| self.fault("runtime_dir", fault))
     }
 
-    /// Gives a file of the daemon's to who it will be.
+    /// Gives a file of the daemon's to the account that it will have, unless that account [made](Config::act_at) it.
     ///
     /// # Errors
     /// It is a link or not a file, or can't be given away.
     pub fn hand_over(&self, path: &Path, identity: &Identity) -> Result<(), ConfigErrors> {
+        if !only_root_leads_to(path) {
+            return Ok(());
+        }
         let given = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).and_then(|file| {
             if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
                 return Err(Errno::LOOP);

@@ -10,6 +10,7 @@ mod drive_mark;
 mod files;
 mod image_id;
 pub mod in_use;
+mod links;
 mod nvme;
 mod sockets;
 mod token;
@@ -21,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io_model::units::Size;
-use layout::{DeviceIdentity, LayoutFile, is_mark};
-use rustix::fs::{Access, OFlags, access};
-use rustix::process::{Resource, getrlimit};
+use layout::{DeviceIdentity, LayoutError, LayoutFile, is_mark};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, access, accessat};
+use rustix::process::{Resource, geteuid, getrlimit};
 
 pub use self::accounts::Identity;
 use self::accounts::owners;
@@ -121,11 +122,13 @@ impl Config {
     pub fn check_host(&self) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mut warnings = Sink::new(&self.text);
-        let uses = self.device.backend.path().map(in_use::uses).unwrap_or_default();
+        let uses = self.device.backend.path().map(|path| self.act_at(path, || in_use::uses(path))).unwrap_or_default();
         self.tell_uses(&mut sink, &mut warnings, &uses);
         let found = match &self.device.backend {
-            Backend::File { path, create } => self.check_file(&mut sink, path, *create),
-            Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
+            Backend::File { path, create } => self.act_at(path, || self.check_file(&mut sink, path, *create)),
+            Backend::Block { path, nvme_commands } => {
+                self.act_at(path, || self.check_block(&mut sink, path, *nvme_commands, &uses))
+            }
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
             Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
@@ -226,7 +229,15 @@ impl Config {
 
     fn has_layout(&self, path: &Path, id: Option<String>) -> bool {
         let device = DeviceIdentity { path: path.display().to_string(), id, ..Default::default() };
-        LayoutFile::open(self.layout_path(&device)).is_ok_and(|file| file.layout().is_some())
+        self.open_layout(&device).is_ok_and(|file| file.layout().is_some())
+    }
+
+    /// The layout of a drive, as far as there is one.
+    pub(crate) fn open_layout(&self, device: &DeviceIdentity) -> Result<LayoutFile, LayoutError> {
+        match self.layout_path(device) {
+            Some(path) => self.act_at(&path.clone(), || LayoutFile::open(Some(path))),
+            None => LayoutFile::open(None),
+        }
     }
 
     /// What an image or a block device holds, unless that [does not matter](Config::is_known).
@@ -248,7 +259,7 @@ impl Config {
     pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
         let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { locked: None }) };
         let mut sink = Sink::new(&self.text);
-        let locked = self.try_lock(&mut sink, path);
+        let locked = self.act_at(path, || self.try_lock(&mut sink, path));
         sink.finish()?;
         Ok(DeviceLock { locked })
     }
@@ -374,7 +385,11 @@ impl Config {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return self.check_missing(sink, path, create),
             Err(e) => {
-                sink.maybe_at(mark, format!("can't look at {}: {e}", path.display()), "check the path and its modes");
+                let remedy = match e.kind() {
+                    io::ErrorKind::PermissionDenied => self.let_in(path),
+                    _ => "check the path and its modes".to_owned(),
+                };
+                sink.maybe_at(mark, format!("can't look at {}: {e}", path.display()), remedy);
                 return None;
             }
         };
@@ -387,7 +402,7 @@ impl Config {
             return None;
         }
         let canonical = self.accessible(sink, path)?;
-        writable_directory(sink, canonical.parent()?, mark);
+        self.writable_directory(sink, canonical.parent()?);
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
         let marks = image_id::at(&canonical);
@@ -419,7 +434,7 @@ impl Config {
             sink.maybe_at(mark, format!("{} does not exist", path.display()), remedy);
             return None;
         }
-        writable_directory(sink, &canonical, mark);
+        self.writable_directory(sink, &canonical);
         let (len_bytes, block_bytes) = (self.device.size?.0, block_size::of_new_image(&canonical));
         Some(Found {
             path: canonical.join(name),
@@ -433,15 +448,31 @@ impl Config {
 
     /// The path without links, if we may read and write there.
     fn accessible(&self, sink: &mut Sink<'_>, path: &Path) -> Option<PathBuf> {
-        let allowed = access(path, Access::READ_OK | Access::WRITE_OK).map_err(io::Error::from);
+        let wanted = Access::READ_OK | Access::WRITE_OK;
+        let allowed = accessat(CWD, path, wanted, AtFlags::EACCESS).map_err(io::Error::from);
         match allowed.and_then(|()| path.canonicalize()) {
             Ok(canonical) => Some(canonical),
             Err(e) => {
                 let what = format!("can't read and write {}: {e}", path.display());
-                let remedy = "give the daemon's user read and write access to it";
-                sink.maybe_at(self.marks.path.as_ref(), what, remedy);
+                sink.maybe_at(self.marks.path.as_ref(), what, self.let_in(path));
                 None
             }
+        }
+    }
+
+    /// How the daemon gets the right to a file.
+    pub(crate) fn let_in(&self, path: &Path) -> String {
+        let Some(user) = self.daemon.user.as_ref().filter(|_| geteuid().is_root()) else {
+            return "give the daemon's user read and write access to it".to_owned();
+        };
+        let chown = format!("chown {} {}", user.name, path.display());
+        format!("root follows no links of others; give it to the daemon's user: {chown}")
+    }
+
+    fn writable_directory(&self, sink: &mut Sink<'_>, path: &Path) {
+        if let Err(e) = accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+            let what = format!("can't write to {}, where the drive's layout file belongs: {e}", path.display());
+            sink.maybe_at(self.marks.path.as_ref(), what, self.let_in(path));
         }
     }
 }
@@ -485,13 +516,6 @@ fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, owners: &[u32], mark: 
         let what = format!("{key} = {:?} can't be used: no access to {}: {e}", path, existing.display());
         let remedy = format!("start the daemon as a user who may write there, or choose another {key}");
         sink.maybe_at(mark, what, remedy);
-    }
-}
-
-fn writable_directory(sink: &mut Sink<'_>, path: &Path, mark: Option<&std::ops::Range<usize>>) {
-    if let Err(e) = access(path, Access::WRITE_OK | Access::EXEC_OK) {
-        let what = format!("can't write to {}, where the drive's layout file belongs: {e}", path.display());
-        sink.maybe_at(mark, what, "give the daemon's user write access to the directory");
     }
 }
 

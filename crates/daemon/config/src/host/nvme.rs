@@ -162,7 +162,7 @@ impl Config {
     /// Whether disks will be zeroed at the start, which takes a queue meanwhile.
     fn has_new_disks(&self, address: &str, id: Option<String>) -> bool {
         let device = DeviceIdentity { path: address.to_owned(), id, ..Default::default() };
-        let file = LayoutFile::open(self.layout_path(&device)).ok();
+        let file = self.open_layout(&device).ok();
         let recorded = file.as_ref().and_then(LayoutFile::layout);
         let is_new = |name: &str| recorded.is_none_or(|layout| layout.find(name).is_none());
         self.disks().any(|(name, ..)| is_new(name))

@@ -58,6 +58,7 @@ attacks! {
     an_interrupt_that_blocks
     a_call_that_blocks
     lingering_sockets_for_who_refuses
+    lingering_sockets_in_sockets_of_messages
     all_of_the_address_space
     sparse_memory_filled_by_reads
     memory_punched_under_doorbells

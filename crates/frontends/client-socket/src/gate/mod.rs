@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair, sockopt};
 
 use crate::message::{Received, Waiting, peek, receive, send_now, send_whole};
 use crate::server::wait;
@@ -48,6 +48,9 @@ const ORDER_LIMIT: Duration = Duration::from_millis(100);
 
 /// Connections of one device that the gate may have at a time: the client's, and those that are being closed.
 const MAX_AT_ONCE: usize = 16;
+
+/// Sockets that a client may send over one connection. A vhost-user client has one, for the device's own requests.
+const MAX_SOCKETS: usize = 4;
 
 /// The daemon's end of the gate.
 #[derive(Debug)]
@@ -140,17 +143,22 @@ impl Door {
         self.gate.with_connections(|all| all.range(mine).count() >= MAX_AT_ONCE)
     }
 
-    /// Lets go of a client's socket without waiting for what the client left in it: closing it closes descriptors that
-    /// it sent and nobody received, and those can wait for as long as it likes (a FUSE server, a lingering TCP socket).
-    pub fn dispose(&self, socket: OwnedFd) {
+    /// Has the gate keep a client's socket open, too, until the result is dropped. Closing it elsewhere then waits for
+    /// nobody: the last close of a socket closes descriptors that it was sent and nobody received, and those can wait
+    /// for as long as they like (a FUSE server, a lingering TCP socket).
+    pub fn hold(&self, socket: impl AsFd) -> Held {
         let (gate, device, number) = (&self.gate, self.device, self.gate.number());
         gate.with_connections(|all| all.insert((device, number)));
-        // From now on the gate has it too, so that closing it here is not the end of it; unless the gate is stopped.
+        // Not taken: the gate is stopped.
         let is_taken = gate.order(order::DISPOSE, device, number, &[socket.as_fd()]);
+        Held { door: self.clone(), number, is_taken }
+    }
+
+    /// Lets go of a client's socket without waiting for what the client left in it.
+    pub fn dispose(&self, socket: OwnedFd) {
+        let held = self.hold(&socket);
         drop(socket);
-        if !(is_taken && gate.order(order::CLOSE, device, number, &[])) {
-            gate.with_connections(|all| all.remove(&(device, number)));
-        }
+        drop(held);
     }
 
     /// Has the gate receive from a client, when asked to.
@@ -166,6 +174,43 @@ impl Door {
             gate.with_connections(|all| all.remove(&(device, number)));
         }
         sent.map(|()| Channel(ours))
+    }
+}
+
+/// A client's socket that the gate keeps open. Dropped last of all that have it, it has the gate close the socket.
+#[derive(Debug)]
+pub struct Held {
+    door: Door,
+    number: u64,
+    is_taken: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Self { door: Door { gate, device }, number, is_taken } = self;
+        if !(*is_taken && gate.order(order::CLOSE, *device, *number, &[])) {
+            gate.with_connections(|all| all.remove(&(*device, *number)));
+        }
+    }
+}
+
+/// The sockets among the descriptors that one client sent: the gate keeps them open until the client's time is over.
+#[derive(Debug, Default)]
+pub struct HeldSockets(Vec<Held>);
+
+impl HeldSockets {
+    /// Takes note of what came with a message. `false`: the client sent more sockets than it has use for.
+    pub fn add(&mut self, door: Option<&Door>, fds: &[OwnedFd]) -> bool {
+        let sockets = || fds.iter().filter(|fd| sockopt::socket_type(fd).is_ok());
+        self.0.extend(door.into_iter().flat_map(|door| sockets().map(|socket| door.hold(socket))));
+        self.0.len() <= MAX_SOCKETS
+    }
+
+    /// Closes descriptors of a client's without waiting for what is in the sockets among them.
+    pub fn let_go(fds: Vec<OwnedFd>, door: Option<&Door>) {
+        let mut held = Self::default();
+        held.add(door, &fds);
+        drop(fds);
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::net::RecvFlags;
 use super::say;
 use super::wire::{Framing, Gone, How, MAX_PACKET_BYTES, Said, Told};
 use crate::connection::{Closed, Connection, Protocol};
+use crate::gate::HeldSockets;
 use crate::message::{Received, receive};
 use crate::server::{SILENCE, Served, wait};
 use crate::session::Session;
@@ -52,6 +53,8 @@ struct KeptClient<P: Protocol> {
     heard_at: Instant,
     /// It is to be told of a configuration change.
     config_changed: bool,
+    /// Last, so that all that has them is gone before.
+    sockets: HeldSockets,
 }
 
 /// How a client's time with this process ends.
@@ -109,10 +112,14 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             if !is_ready {
                 continue;
             }
-            // Anything else is of one that was sent away meanwhile.
-            if let Some((Told::Client { client, is_held }, fds)) = channel.hear()? {
-                let socket = fds.into_iter().next().ok_or(Errno::PROTO)?;
-                return Ok(Some((client, is_held, socket)));
+            match channel.hear()? {
+                Some((Told::Client { client, is_held }, fds)) => {
+                    let socket = fds.into_iter().next().ok_or(Errno::PROTO)?;
+                    return Ok(Some((client, is_held, socket)));
+                }
+                // Of a client that was sent away meanwhile.
+                Some((_, fds)) => HeldSockets::let_go(fds, self.control.listener.door()),
+                None => {}
             }
         }
         Ok(None)
@@ -128,7 +135,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         }
         let session = Session::new(Arc::clone(&self.control.waker), is_held);
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
-        let mut client = KeptClient { number, session, connection, heard_at: Instant::now(), config_changed: false };
+        let (heard_at, sockets) = (Instant::now(), HeldSockets::default());
+        let mut client = KeptClient { number, session, connection, heard_at, config_changed: false, sockets };
         let over = loop {
             if let Err(over) = self.turn_of_kept(&mut client, channel) {
                 break over;
@@ -169,7 +177,11 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
     fn hear_of(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Over<P::Error>> {
         let Some((told, fds)) = channel.hear().map_err(|_| Closed::KeeperGone)? else { return Ok(()) };
+        let has_few = client.sockets.add(self.control.listener.door(), &fds);
         match told {
+            Told::Message { client: whose, .. } if whose == client.number && !has_few => {
+                self.fail(client.number, Closed::TooManySockets, channel)
+            }
             Told::Message { client: whose, number, how, bytes } if whose == client.number => {
                 client.heard_at = Instant::now();
                 self.message(client, channel, (number, how), &bytes, fds)

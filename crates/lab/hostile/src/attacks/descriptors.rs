@@ -270,3 +270,25 @@ pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
     field.hold();
     Ok(Outcome::Done(Vec::new()))
 }
+
+/// A Unix stream socket whose last close blocks: a lingering socket was sent to it and is not received.
+fn blocking_socket() -> io::Result<(UnixStream, TcpStream)> {
+    let (sent_to, sent_from) = UnixStream::pair()?;
+    let (left, peer) = lingering()?;
+    crate::wire::send(&sent_from, b"x", &[left.as_fd()])?;
+    Ok((sent_to, peer))
+}
+
+/// Sockets in place of interrupts. The daemon refuses them, and serves the next client all the same.
+pub fn lingering_in_messages(field: &Field) -> io::Result<Outcome> {
+    let (virtio, nvme) = (Virtio::greet_patiently(&field.evil())?, Nvme::greet_patiently(&field.bad())?);
+    let ((call, _peer), (irq, _other_peer)) = (blocking_socket()?, blocking_socket()?);
+    virtio.send_raw(&vhost::message(SET_VRING_CALL, VERSION | NEED_REPLY, &longs(&[0])), &[call.as_fd()])?;
+    nvme.send(&set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[]), &[irq.as_fd()])?;
+    // The daemon has the last ones.
+    drop((call, irq, virtio, nvme));
+    let virtio = Virtio::greet_patiently(&field.evil()).err().map(|error| ("virtio", error));
+    let nvme = Nvme::greet_patiently(&field.bad()).err().map(|error| ("NVMe", error));
+    let lost = virtio.into_iter().chain(nvme);
+    Ok(Outcome::Done(lost.map(|(which, error)| format!("no next {which} client: {error}")).collect()))
+}

@@ -129,6 +129,7 @@ pub const ATTACKS: &[Attack] = &[
     Attack { name: "an_interrupt_that_blocks", run: descriptors::interrupt_that_blocks },
     Attack { name: "a_call_that_blocks", run: descriptors::call_that_blocks },
     Attack { name: "lingering_sockets_for_who_refuses", run: descriptors::lingering_sockets },
+    Attack { name: "lingering_sockets_in_sockets_of_messages", run: descriptors::lingering_in_messages },
     Attack { name: "all_of_the_address_space", run: memory::address_space },
     Attack { name: "sparse_memory_filled_by_reads", run: memory::sparse_memory_filled },
     Attack { name: "memory_punched_under_doorbells", run: memory::punched_under_doorbells },
