@@ -1,10 +1,9 @@
 //! From a scenario file to the simulator's runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use ::sim::workload::{self, Access, Arrivals, Pattern};
-use ::sim::{self, FaultKind, Layout, Report, ScenarioError};
+use ::sim::{self, Contestant, FaultKind, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
 use planner::{Planner, Verdict, drive_figures};
@@ -13,7 +12,6 @@ use promises::drive_profile;
 use rivals::{LabConfig, LabSettings};
 use scenario::{self as file, Scenario, Workload};
 use ssd_model::Profile;
-use trace::Trace;
 
 use super::question;
 
@@ -257,8 +255,8 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
     for (index, tenant) in scenario.tenants.iter().enumerate() {
         let workload = match &tenant.workload {
             Workload::Trace(replay) => {
-                let trace = traces.get(scenario, index, replay, notes)?;
-                let spans = trace.entries().last().is_some_and(|last| last.time_ns > 0);
+                let once = traces.get(scenario, index, replay, notes)?;
+                let spans = once.requests.last().is_some_and(|last| last.time_ns > 0);
                 if !spans && replay.looping.is_none() {
                     let path = replay.path.display();
                     note(notes, format!("{path}: spans no time, so it is played once and not again from its start"));
@@ -267,7 +265,7 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
                     speed: replay.speed,
                     looping: replay.looping.unwrap_or(spans),
                     jobs: u32::from(tenant.vcpus),
-                    ..workload::Replay::new(trace)
+                    ..once
                 })
             }
             other => simple(other, tenant.vcpus, notes),
@@ -288,7 +286,7 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
 
 /// Traces that were read, by what they were read and fitted for: copies of a tenant share one.
 #[derive(Default)]
-struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), Arc<Trace>>);
+struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), workload::Replay>);
 
 impl Traces {
     fn get(
@@ -297,12 +295,12 @@ impl Traces {
         tenant: usize,
         replay: &file::TraceReplay,
         notes: &mut Vec<String>,
-    ) -> Result<Arc<Trace>> {
+    ) -> Result<workload::Replay> {
         let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size.0);
         let format = replay.format;
         let key = (replay.path.clone(), format, disk_bytes);
-        if let Some(trace) = self.0.get(&key) {
-            return Ok(Arc::clone(trace));
+        if let Some(once) = self.0.get(&key) {
+            return Ok(once.clone());
         }
         let mut trace = match trace::read_file(&replay.path, format, trace::Limits::default()) {
             Err(trace::TraceError::Io { file, source, .. }) => {
@@ -313,9 +311,9 @@ impl Traces {
         trace.fit(disk_bytes).map_err(|why| scenario.bad_tenant(tenant, why))?;
         notes.push(format!("{}: {}", replay.path.display(), trace.summary()));
         notes.push(format!("{}: {}", replay.path.display(), irregular(trace.counts())));
-        let trace = Arc::new(trace);
-        self.0.insert(key, Arc::clone(&trace));
-        Ok(trace)
+        let once = sim::replay(&trace);
+        self.0.insert(key, once.clone());
+        Ok(once)
     }
 }
 

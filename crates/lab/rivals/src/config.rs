@@ -1,5 +1,6 @@
 //! Any policy that the simulator runs.
 
+use engine::{Contestant, FairQueueing};
 use io_model::QueuePriority;
 use policy::{ConfigError, Limited, PolicyConfig, PollerShape, Variant};
 
@@ -62,8 +63,20 @@ impl From<PolicyConfig> for LabConfig {
 }
 
 impl LabConfig {
-    /// As files and tables name it.
-    pub fn name(&self) -> &'static str {
+    /// Whether it knows what all tenants do only if one poller serves them all. Else a tenant may be on several, too.
+    pub fn needs_one_poller(&self) -> bool {
+        match self {
+            Self::Product(PolicyConfig::Fair(fair)) => fair.variant == Variant::Published,
+            Self::Product(_) | Self::K2(_) | Self::Mqfq(_) | Self::Caps => false,
+            Self::D2fq(_) | Self::IoCost(_) | Self::Gimbal(_) | Self::Reflex(_) => true,
+        }
+    }
+}
+
+impl Contestant for LabConfig {
+    type Policy = LabPolicy;
+
+    fn name(&self) -> &'static str {
         match self {
             Self::Product(config) => config.name(),
             Self::K2(_) => "k2",
@@ -76,33 +89,14 @@ impl LabConfig {
         }
     }
 
-    /// Its settings, if it is one of the product's.
-    pub fn product(&self) -> Option<&PolicyConfig> {
+    fn product(&self) -> Option<&PolicyConfig> {
         match self {
             Self::Product(config) => Some(config),
             _ => None,
         }
     }
 
-    /// Whether a guaranteed tenant has a poller of its own if nothing is said. No rival is made for that.
-    pub fn gives_own_pollers(&self) -> bool {
-        self.product().is_some_and(|config| config.kind().gives_own_pollers())
-    }
-
-    /// Whether it knows what all tenants do only if one poller serves them all. Else a tenant may be on several, too.
-    pub fn needs_one_poller(&self) -> bool {
-        match self {
-            Self::Product(PolicyConfig::Fair(fair)) => fair.variant == Variant::Published,
-            Self::Product(_) | Self::K2(_) | Self::Mqfq(_) | Self::Caps => false,
-            Self::D2fq(_) | Self::IoCost(_) | Self::Gimbal(_) | Self::Reflex(_) => true,
-        }
-    }
-
-    /// The policy of one poller, with its tenants' limits.
-    ///
-    /// # Errors
-    /// A setting out of its range, or a shape without HWQs or depth.
-    pub fn build(&self, shape: &PollerShape) -> Result<LabPolicy, ConfigError> {
+    fn build(&self, shape: &PollerShape) -> Result<LabPolicy, ConfigError> {
         Ok(Limited::new(match self {
             Self::Product(config) => OneOf::Product(config.build_unlimited(shape)?),
             Self::K2(config) => OneOf::K2(Box::new(K2::new(config, shape)?)),
@@ -115,12 +109,16 @@ impl LabConfig {
         }))
     }
 
-    /// As [`PolicyConfig::hwq_classes`].
-    pub fn hwq_classes(&self, shape: &PollerShape) -> Option<Vec<QueuePriority>> {
+    fn hwq_classes(&self, shape: &PollerShape) -> Option<Vec<QueuePriority>> {
         match self {
             Self::Product(config) => config.hwq_classes(shape),
             Self::D2fq(_) => Some((0..shape.hwqs).map(d2fq::class_of).collect()),
             _ => None,
         }
+    }
+
+    fn fair_queueing(&self) -> Option<FairQueueing> {
+        let Self::Mqfq(MqfqConfig { gap_commands, guaranteed_weight, cost, .. }) = *self else { return None };
+        Some(FairQueueing { cost, guaranteed_weight, gap_commands })
     }
 }

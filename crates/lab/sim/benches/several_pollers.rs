@@ -10,7 +10,7 @@ use policy::{
 };
 use rivals::{K2Config, LabConfig, MqfqConfig};
 use sim::workload::{Access, BlockSize, Fio, Workload};
-use sim::{Scenario, Tenant};
+use sim::{Contestant, Scenario, Tenant};
 use ssd_model::Profile;
 
 fn reader(class: Class, (jobs, iodepth): (u32, u32), kib: u32) -> Tenant {

@@ -9,9 +9,9 @@ use rivals::{K2Config, LabConfig, LabPolicy, MqfqConfig};
 use ssd_model::{Placement, Profile};
 
 use super::ours::{Judged, judge as judge_ours};
-use crate::sabotage::Sabotage;
+use crate::Sabotage;
 use crate::workload::{BlockSize, Fio, Workload};
-use crate::{Change, ChangeKind, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
+use crate::{Change, ChangeKind, Contestant, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play_with};
 
 /// What one broken thing led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn play_sabotaged(sabotage: Sabotage) -> Result<Report, ScenarioError> {
     if let Sabotage::WrongPiece | Sabotage::SkipWiping | Sabotage::WipeEarly = sabotage {
         disks_move(&mut scenario);
     }
-    play(&scenario, &mut |shape: &PollerShape| Ok(scenario.policy.build(shape)?), sabotage)
+    play_with(&scenario, &mut |shape: &PollerShape| Ok(scenario.policy.build(shape)?), sabotage)
 }
 
 /// On a drive that is full: the second disk grows where a third one was that is deleted before, and deleted disks leave
@@ -197,7 +197,7 @@ fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
         };
         Ok(Flawed { inner, flaw, victims: Vec::new(), trickles: flaw == Flaw::Trickles, heard: Nanos(0) })
     };
-    let mut play_it = |scenario: &Scenario| play(scenario, &mut build, Sabotage::None);
+    let mut play_it = |scenario: &Scenario| play_with(scenario, &mut build, Sabotage::None);
     match flaw {
         Flaw::ForgetsFloors | Flaw::TurnsTargets => {
             let Judged { report, violations, .. } = judge_ours(&scenario, &mut play_it)?;

@@ -15,7 +15,7 @@ use rivals::{D2fqConfig, K2Config, MqfqConfig};
 use ssd_model::{Gc, Placement, Profile, Writes};
 
 use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Replay, Webuser, Workload};
-use crate::{Change, ChangeKind, Contention, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
+use crate::{Change, ChangeKind, Contention, Contestant, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
 
 const MIB: u64 = 1 << 20;
 /// Layouts whose pollers see all queues of a tenant.
@@ -521,7 +521,7 @@ fn replay(rng: &mut Rng, size_bytes: u64) -> Replay {
     let limits = trace::Limits::default();
     let read = trace::read(text.as_bytes(), "drawn", Some(trace::Format::FioIolog), limits);
     let trace = Arc::new(read.expect("a drawn trace is well-formed"));
-    Replay { speed: 0.5 + rng.f64() * 4.0, looping: rng.bool(), jobs: rng.u32(1..=4), ..Replay::new(trace) }
+    Replay { speed: 0.5 + rng.f64() * 4.0, looping: rng.bool(), jobs: rng.u32(1..=4), ..crate::replay(&trace) }
 }
 
 fn fault(rng: &mut Rng, scenario: &Scenario) -> Fault {

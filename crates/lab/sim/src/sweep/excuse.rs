@@ -4,7 +4,7 @@ use io_model::QueuePriority;
 use policy::{PolicyConfig, TenantPriority, Terms, Variant};
 use rivals::LabConfig::{self, Product};
 
-use crate::scenario::grown_fio;
+use crate::grown_fio;
 use crate::workload::{Access, Fio, Open, Webuser, Workload};
 use crate::{Change, ChangeKind, FaultKind, Report, Rule, Scenario, Violation};
 

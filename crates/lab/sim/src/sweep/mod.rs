@@ -166,7 +166,7 @@ fn summary(scenario: &Scenario, report: &Report, excuses: Vec<&'static str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChangeKind, FaultKind};
+    use crate::{ChangeKind, Contestant, FaultKind};
 
     #[test]
     fn dozens_of_seeds_hold() {

@@ -243,7 +243,7 @@ pub fn all() -> Vec<Case> {
     let trace = read_trace();
     for profile in drives {
         for ((speed, rate), mix) in TRACE_SPEEDS.iter().zip([&MIXES[0], &MIXES[2]]) {
-            let replay = Replay { speed: *speed, looping: true, ..Replay::new(Arc::clone(&trace)) };
+            let replay = Replay { speed: *speed, looping: true, ..sim::replay(&trace) };
             let name = format!("{}, trace at {rate}", mix.name);
             let promised = vec![Promised::replayed(&replay)];
             cases.push(Case::new(Group::Trace, profile, &name, promised, [mix.busy(), mix.busy()]));

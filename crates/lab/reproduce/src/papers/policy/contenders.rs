@@ -3,7 +3,7 @@
 use io_model::Nanos;
 use policy::{DriveFigures, PolicyKind, Variant};
 use rivals::{FairAsked, GimbalConfig, IoCostConfig, LabConfig, LabKind, LabSettings, LpnsAsked, ReflexConfig};
-use sim::{Layout, Report, Scenario};
+use sim::{Contestant, Layout, Report, Scenario};
 
 use super::cases::WARMUP_FIXED;
 

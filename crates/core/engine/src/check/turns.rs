@@ -2,8 +2,8 @@
 
 use io_model::QueuePriority;
 use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
-use rivals::LabConfig::Product;
 
+use crate::contestant::Contestant;
 use crate::scenario::Scenario;
 
 const CLASSES: [QueuePriority; 4] =
@@ -12,7 +12,7 @@ const CLASSES: [QueuePriority; 4] =
 /// For each tenant, the commands that all tenants fetch in one turn of one of its VQs: never fewer than the policy's
 /// rule says, often more. A tenant whose terms change is taken to have the least of them itself, and the others the
 /// most.
-pub(crate) fn turns(scenario: &Scenario) -> Vec<u64> {
+pub(crate) fn turns<C: Contestant>(scenario: &Scenario<C>) -> Vec<u64> {
     let Scenario { policy, tenants, .. } = scenario;
     let terms = scenario.terms();
     let vqs: Vec<u64> = tenants.iter().map(|tenant| tenant.vqs.into()).collect();
@@ -21,11 +21,11 @@ pub(crate) fn turns(scenario: &Scenario) -> Vec<u64> {
     };
     let least = |of: &dyn Fn(&Terms) -> u64| each(&|all| all.iter().map(of).min());
     let most = |of: &dyn Fn(&Terms) -> u64| each(&|all| all.iter().map(of).max());
-    match policy {
-        Product(PolicyConfig::Wrr(config)) => {
+    match policy.product() {
+        Some(PolicyConfig::Wrr(config)) => {
             (0..tenants.len()).map(|at| by_class(config, &terms, at) * vqs[at]).collect()
         }
-        Product(PolicyConfig::Drr(config)) => {
+        Some(PolicyConfig::Drr(config)) => {
             let own = least(&|terms| config.weight(least_class(config, terms.priority)).into());
             let others = most(&|terms| match terms.priority {
                 TenantPriority::Fixed(class) => config.weight(class).into(),

@@ -2,13 +2,14 @@
 
 use policy::Policy;
 
+use crate::contestant::Contestant;
 use super::{Engine, Event};
 use crate::scenario::FaultKind;
 
 /// How long a guest's driver needs to bring a reset controller up again.
 const RESET_NS: u64 = 1_000_000;
 
-impl<P: Policy> Engine<'_, P> {
+impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     pub(super) fn fault(&mut self, number: u16) {
         let fault = self.scenario.faults[usize::from(number)];
         let now_ns = self.now_ns;

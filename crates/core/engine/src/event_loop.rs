@@ -15,20 +15,20 @@ use std::sync::Arc;
 use io_model::{Nanos, WrrWeights};
 use policy::{Cost, Policy, PolicyConfig, PollerShape, Terms};
 use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
-use rivals::LabConfig::{self, Product};
 use ssd_model::Drive;
 
+use crate::contestant::Contestant;
 use crate::check::{BoundCounts, Contender, Ledger, Rule, Service, Shares, Watch};
 use crate::device::{SimBackend, SimDrive};
 use crate::disks::{DiskCounts, Disks};
-use crate::engine::events::{Event, Events};
+use crate::event_loop::events::{Event, Events};
 use crate::guest::{Ask, Guest};
 use crate::host::{Contention, Kick, PathCosts};
 use crate::lock::{Mutex, Spinlock};
 use crate::observed::Observed;
 use crate::port::Meter;
 use crate::report::{Report, TenantReport};
-use crate::sabotage::Sabotage;
+use crate::sabotage::{Laboratory, Sabotage};
 use crate::scenario::{Scenario, ScenarioError};
 
 /// How long a run may go on after its end for what is in flight.
@@ -83,8 +83,8 @@ enum MutexTurn {
 }
 
 /// A run in progress.
-pub(crate) struct Engine<'a, P> {
-    scenario: &'a Scenario,
+pub(crate) struct Engine<'a, C, P> {
+    scenario: &'a Scenario<C>,
     now_ns: u64,
     events: Events,
     drive: Rc<RefCell<SimDrive>>,
@@ -115,24 +115,24 @@ pub(crate) struct Engine<'a, P> {
     asks: Vec<Ask>,
 }
 
-impl<'a, P: Policy> Engine<'a, P> {
+impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
     /// Everything in its place at time 0. `build` makes each poller's policy.
     pub(crate) fn new(
-        scenario: &'a Scenario,
+        scenario: &'a Scenario<C>,
         build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
-        sabotage: Sabotage,
+        Laboratory { sabotage, new_space }: Laboratory,
     ) -> Result<Self, ScenarioError> {
         scenario.validate()?;
-        let cost = match &scenario.policy {
-            LabConfig::Mqfq(config) => Some(config.cost),
-            Product(PolicyConfig::Fair(config)) => Some(config.cost),
-            Product(PolicyConfig::Evenkeel(config)) => Some(config.cost),
-            Product(PolicyConfig::Drr(_)) => Some(Cost::default()),
+        let policy = scenario.policy.product();
+        let cost = scenario.policy.fair_queueing().map(|queueing| queueing.cost).or(match policy {
+            Some(PolicyConfig::Fair(config)) => Some(config.cost),
+            Some(PolicyConfig::Evenkeel(config)) => Some(config.cost),
+            Some(PolicyConfig::Drr(_)) => Some(Cost::default()),
             _ => None,
-        };
-        let bound_cost = match &scenario.policy {
-            Product(PolicyConfig::Lpns(config)) => Some(config.cost),
-            Product(PolicyConfig::Evenkeel(config)) => Some(config.cost),
+        });
+        let bound_cost = match policy {
+            Some(PolicyConfig::Lpns(config)) => Some(config.cost),
+            Some(PolicyConfig::Evenkeel(config)) => Some(config.cost),
             _ => None,
         };
         let ledger = Rc::new(RefCell::new(Ledger::new(cost, bound_cost)));
@@ -166,7 +166,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             woken: Vec::new(),
             asks: Vec::new(),
         };
-        engine.place_disks()?;
+        engine.place_disks(new_space)?;
         engine.add_guests();
         engine.add_pollers(&hwqs, build, sabotage)?;
         Ok(engine)
@@ -451,7 +451,9 @@ impl<'a, P: Policy> Engine<'a, P> {
             |tenant: &u16| !policy.gives_own_pollers() || !self.terms[usize::from(*tenant)].class.is_guaranteed();
         let is_parted = self.nodes.iter().filter(|node| node.members.iter().any(counts)).count() > 1;
         for (node, hwqs) in self.nodes.iter().zip(self.scenario.poller_hwqs()) {
-            let shares = Shares { policy, span_ns: duration.0, work, weights, is_parted, hwq_depth: *hwq_depth, hwqs };
+            let (policy, queueing) = (policy.product(), policy.fair_queueing());
+            let (span_ns, hwq_depth) = (duration.0, *hwq_depth);
+            let shares = Shares { policy, queueing, span_ns, work, weights, is_parted, hwq_depth, hwqs };
             let contenders = node.members.iter().map(|&tenant| {
                 let guest = &self.guests[usize::from(tenant)];
                 let port = guest.port.borrow();

@@ -1,7 +1,7 @@
 //! Weights over the measured time.
 
 use policy::{COST_UNIT, Class, FairConfig, PolicyConfig, Terms};
-use rivals::LabConfig::{self, Product};
+use crate::contestant::FairQueueing;
 
 use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};
@@ -67,7 +67,9 @@ const CORRECTED_NS: u64 = 200_000_000;
 /// What a policy's settings promise.
 #[derive(Debug)]
 pub(crate) struct Shares<'a> {
-    pub(crate) policy: &'a LabConfig,
+    pub(crate) policy: Option<&'a PolicyConfig>,
+    /// If it is not one of the product's.
+    pub(crate) queueing: Option<FairQueueing>,
     /// The measured time.
     pub(crate) span_ns: u64,
     /// The cost of all that the drive was given, if the policy reckons that.
@@ -85,7 +87,7 @@ pub(crate) struct Shares<'a> {
 impl Shares<'_> {
     /// Checks the tenants of one poller.
     pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, Option<u16>, String)) {
-        if let Product(PolicyConfig::Fair(_)) = self.policy
+        if let Some(PolicyConfig::Fair(_)) = self.policy
             && contenders.iter().map(|one| one.to.commands - one.from.commands).sum::<u64>()
                 < FAIR_FILLS * u64::from(self.hwq_depth)
         {
@@ -99,7 +101,7 @@ impl Shares<'_> {
                 }
             }
         }
-        if let Product(PolicyConfig::Evenkeel(_)) = self.policy
+        if let Some(PolicyConfig::Evenkeel(_)) = self.policy
             && !(self.is_parted && self.span_ns < CORRECTED_NS)
             && let Some((tenant, what)) = starving(contenders, self.work, self.weights)
         {
@@ -117,23 +119,23 @@ impl Shares<'_> {
     /// The check under `wrr` and `drr`.
     fn unequal_classes(&self, one: &Contender, other: &Contender, all: &[Contender]) -> Option<String> {
         match self.policy {
-            Product(PolicyConfig::Wrr(config)) => unequal_in_commands(config, self.is_parted, one, other, all),
-            Product(PolicyConfig::Drr(config)) => unequal_in_bytes(config, one, other),
+            Some(PolicyConfig::Wrr(config)) => unequal_in_commands(config, self.is_parted, one, other, all),
+            Some(PolicyConfig::Drr(config)) => unequal_in_bytes(config, one, other),
             _ => None,
         }
     }
 
     /// What is wrong with the shares of two tenants that always had work.
     fn unequal(&self, one: &Contender, other: &Contender) -> Option<String> {
-        let (shares, most_apart) = match self.policy {
-            LabConfig::Mqfq(config) => {
-                let weight = config.guaranteed_weight;
+        let (shares, most_apart) = match (self.policy, self.queueing) {
+            (_, Some(queueing)) => {
+                let weight = queueing.guaranteed_weight;
                 // Start tags are never further apart than the gap and one command: at the start and at the end.
                 let command = |tenant: &Contender| tenant.to.most_cost as f64 / tenant.weight(weight);
-                let gap = f64::from(config.gap_commands * COST_UNIT);
+                let gap = f64::from(queueing.gap_commands * COST_UNIT);
                 ([one.share(weight), other.share(weight)], 2.0 * (gap + command(one) + command(other)))
             }
-            Product(PolicyConfig::Fair(config))
+            (Some(PolicyConfig::Fair(config)), _)
                 if config.variant == policy::Variant::Corrected
                     && one.kind == other.kind
                     && !self.room_decides(config)

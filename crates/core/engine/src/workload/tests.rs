@@ -157,10 +157,10 @@ fn webuser_wanders_around_its_mean() {
     assert!((6_000.0..8_600.0).contains(&most), "{most}");
 }
 
-fn sample_trace() -> Arc<trace::Trace> {
-    let text = "fio version 3 iolog\n100 d read 0 4096\n101 d write 8192 8192\n103 d read 4096 512\n";
-    let format = Some(trace::Format::FioIolog);
-    Arc::new(trace::read(text.as_bytes(), "test", format, trace::Limits::default()).expect("a trace"))
+fn sample_trace() -> Arc<[Request]> {
+    let request = |time_ns, op, offset_bytes, len_bytes| Request { time_ns, shape: Shape { op, offset_bytes, len_bytes } };
+    let requests = [(0, Op::Read, 0, 4096), (1_000, Op::Write, 8192, 8192), (3_000, Op::Read, 4096, 512)];
+    requests.map(|(time_ns, op, offset_bytes, len_bytes)| request(time_ns, op, offset_bytes, len_bytes)).into()
 }
 
 #[test]
@@ -200,9 +200,7 @@ fn replay_refuses_what_it_cannot_do() {
     let past_end = WorkloadError::PastEnd { end_bytes: 16_384, disk_bytes: 12_288 };
     assert_eq!(replay.validate(12_288), Err(past_end));
     assert!(replay.jobs(12_288, 1).is_empty());
-    let text = "fio version 3 iolog\n5 d read 0 4096\n";
-    let trace = trace::read(text.as_bytes(), "test", Some(trace::Format::FioIolog), trace::Limits::default());
-    let looping = Replay { looping: true, ..Replay::new(Arc::new(trace.expect("a trace"))) };
+    let looping = Replay { looping: true, ..Replay::new(sample_trace()[..1].into()) };
     assert_eq!(Workload::Replay(looping).validate(DISK_BYTES), Err(WorkloadError::NoSpan));
 }
 

@@ -1,36 +1,33 @@
 //! Disks that come, grow and are deleted while others are used.
 
 use io_model::Extents;
-use layout::{Extent, RANGE_STEP_BYTES};
 use policy::Policy;
 
+use crate::contestant::Contestant;
 use super::Engine;
-use crate::disks::Disks;
+use crate::disks::{DISK_STEP_BYTES, Disks, NewSpace};
 use crate::sabotage::Sabotage;
 use crate::scenario::{ScenarioError, Tenant, grown_fio};
 use crate::workload::Workload;
 
-/// As starts and lengths.
-fn ranges(extents: &[Extent]) -> Vec<(u64, u64)> {
-    extents.iter().map(|extent| (extent.offset_bytes, extent.size_bytes)).collect()
-}
-
-impl<P: Policy> Engine<'_, P> {
+impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     /// Where disks move: those of the first tenants have their places, and the ledger knows them.
-    pub(super) fn place_disks(&mut self) -> Result<(), ScenarioError> {
+    pub(super) fn place_disks(&mut self, new_space: Option<NewSpace>) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
         let Some(wiper) = scenario.wiper() else { return Ok(()) };
+        let new_space = new_space.ok_or(ScenarioError::NoSpace)?;
         let there = |at: &usize| *at != wiper && !scenario.comes_later(*at);
         let there: Vec<usize> = (0..scenario.tenants.len()).filter(there).collect();
         let wanted = there.iter().map(|&at| (scenario.tenants[at].name.as_str(), scenario.tenants[at].size_bytes));
         let drive_bytes = scenario.drive_bytes;
         let full = || ScenarioError::DriveFull { name: "of all".to_owned(), drive_bytes };
-        let disks = Disks::new(&wanted.collect::<Vec<_>>(), drive_bytes, wiper as u16).ok_or_else(full)?;
+        let space = new_space(&wanted.collect::<Vec<_>>(), drive_bytes).ok_or_else(full)?;
+        let disks = Disks::new(space, wiper as u16);
         let mut ledger = self.ledger.borrow_mut();
         ledger.disks_move(drive_bytes, wiper as u16);
         for at in there {
-            let placement = disks.find(&scenario.tenants[at].name);
-            placement.into_iter().for_each(|it| ledger.gives(at as u16, ranges(&it.extents).into_iter()));
+            let ranges = disks.find(&scenario.tenants[at].name).unwrap_or_default();
+            ledger.gives(at as u16, ranges.into_iter());
         }
         drop(ledger);
         self.disks = Some(disks);
@@ -50,7 +47,7 @@ impl<P: Policy> Engine<'_, P> {
         };
         let place = |(at, name): (usize, &str)| {
             let all = Extents::one(0, self.scenario.drive_bytes);
-            let placed = disks.find(name).map_or_else(|| Extents::new([]), layout::Placement::to_look_up);
+            let placed = Extents::new(disks.find(name).unwrap_or_default());
             if at == usize::from(disks.wiper) { all } else { placed }
         };
         tenants.iter().map(|tenant| tenant.name.as_str()).enumerate().map(place).collect()
@@ -60,9 +57,9 @@ impl<P: Policy> Engine<'_, P> {
     pub(super) fn create(&mut self, tenant: usize) -> bool {
         let Some(disks) = &mut self.disks else { return true };
         let own = &self.scenario.tenants[tenant];
-        let Some(placement) = disks.create(&own.name, own.size_bytes) else { return false };
-        let (extents, place) = (ranges(&placement.extents), placement.to_look_up());
-        self.ledger.borrow_mut().gives(tenant as u16, extents.into_iter());
+        let Some(ranges) = disks.create(&own.name, own.size_bytes) else { return false };
+        let place = Extents::new(ranges.clone());
+        self.ledger.borrow_mut().gives(tenant as u16, ranges.into_iter());
         for number in self.nodes_of[tenant].clone() {
             let awaited = &mut self.nodes[usize::from(number)].awaited;
             let its = awaited.iter_mut().filter(|awaited| usize::from(awaited.tenant) == tenant);
@@ -75,11 +72,11 @@ impl<P: Policy> Engine<'_, P> {
     pub(super) fn grow(&mut self, tenant: usize, bytes: u64) {
         let Some(disks) = self.disks.as_mut().filter(|_| !self.guests[tenant].stopped) else { return };
         let own = &self.scenario.tenants[tenant];
-        let Some(placement) = disks.grow(&own.name, bytes) else { return };
-        let (size_bytes, mut extents) = (placement.size_bytes(), ranges(&placement.extents));
+        let Some(mut extents) = disks.grow(&own.name, bytes) else { return };
+        let size_bytes = extents.iter().map(|(_, len_bytes)| len_bytes).sum();
         self.ledger.borrow_mut().gives(tenant as u16, extents.clone().into_iter());
         if let Some(last) = extents.last_mut().filter(|_| self.sabotage == Sabotage::WrongPiece) {
-            last.0 += RANGE_STEP_BYTES;
+            last.0 += DISK_STEP_BYTES;
         }
         let place = Extents::new(extents);
         for number in self.nodes_of[tenant].clone() {

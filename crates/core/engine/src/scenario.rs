@@ -2,9 +2,9 @@
 
 use io_model::{Nanos, QueuePriority};
 use policy::{PolicyConfig, Terms};
-use rivals::LabConfig;
 use ssd_model::Profile;
 
+use crate::contestant::Contestant;
 use crate::host::{HostCosts, Layout};
 use crate::workload::{Access, BlockSize, Fio, Workload};
 
@@ -126,9 +126,9 @@ pub fn grown_fio() -> Fio {
     Fio { jobs: 1, iodepth: 4, access: Access { block_sizes, ..Access::random_4k(50) } }
 }
 
-/// A whole run.
+/// A whole run. `C`: the settings of a policy.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct Scenario<C = PolicyConfig> {
     /// The drive.
     pub profile: Profile,
     /// Its size; tenants' disks follow one another on it, but where [disks move](Scenario::disks_move).
@@ -140,7 +140,7 @@ pub struct Scenario {
     /// Pollers for best-effort tenants, under [`Layout::Evenkeel`]: they are spread over them in turn. 1 or more.
     pub best_effort_pollers: u16,
     /// How pollers choose.
-    pub policy: LabConfig,
+    pub policy: C,
     /// HWQs of a poller that serves one tenant alone.
     pub hwqs_own: u16,
     /// HWQs of a poller that several tenants share.
@@ -165,7 +165,7 @@ pub struct Scenario {
     pub starvation_limit: Nanos,
 }
 
-impl Scenario {
+impl<C: Contestant> Scenario<C> {
     /// Nobody on a healthy drive of 400 GB under `passthrough`: a start to change.
     pub fn new(profile: Profile) -> Self {
         Self {
@@ -252,7 +252,7 @@ impl Scenario {
     }
 
     /// All terms that each tenant ever has.
-    pub(crate) fn terms(&self) -> Vec<Vec<Terms>> {
+    pub fn terms(&self) -> Vec<Vec<Terms>> {
         let mut terms: Vec<Vec<Terms>> = self.tenants.iter().map(|tenant| vec![tenant.terms]).collect();
         for change in &self.changes {
             if let ChangeKind::NewTerms(new) = change.kind {
@@ -331,6 +331,9 @@ pub enum ScenarioError {
         /// How many.
         wanted: usize,
     },
+    /// Disks come and go, and nothing places them.
+    #[error("disks come and go here, and no layout places them")]
+    NoSpace,
     /// A fault names it.
     #[error("a fault or a change names tenant {tenant}, which is not there")]
     NoSuchTenant {

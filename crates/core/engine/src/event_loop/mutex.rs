@@ -2,10 +2,11 @@
 
 use policy::Policy;
 
+use crate::contestant::Contestant;
 use super::{Engine, Event, MutexTurn};
 use crate::lock::Holder;
 
-impl<P: Policy> Engine<'_, P> {
+impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     /// Whether a poller may step; else it waits for its turn.
     pub(super) fn has_mutex(&mut self, number: u16) -> bool {
         let node = &mut self.nodes[usize::from(number)];

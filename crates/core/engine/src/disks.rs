@@ -1,12 +1,10 @@
-//! Disks on the drive while they come, grow and are deleted: the daemon's own layout, and the wiper's work.
+//! Disks on the drive while they come, grow and are deleted, and the wiper's work.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use io_model::units::Size;
 use io_model::{Nanos, Op};
-use layout::{DeviceIdentity, Extent, Layout, Placement, Wanted, WipeMethod};
 use serde::Serialize;
 
 use crate::job::{Action, Job, Shape};
@@ -52,9 +50,34 @@ impl std::ops::AddAssign for DiskCounts {
     }
 }
 
-/// The layout of a drive whose disks come and go.
+/// Ranges of the drive, each an offset and a length in bytes.
+pub type Ranges = Vec<(u64, u64)>;
+
+/// Disks lie on the drive in whole multiples of this.
+pub const DISK_STEP_BYTES: u64 = 4096;
+
+/// What decides where disks lie on the drive. In the laboratory it is the daemon's layout.
+pub trait DiskSpace: std::fmt::Debug {
+    /// Where a disk lies. `None`: there is no such disk.
+    fn ranges(&self, name: &str) -> Option<Ranges>;
+    /// Gives a new disk its place. `false`: there is no room.
+    fn create(&mut self, name: &str, size_bytes: u64) -> bool;
+    /// Makes a disk larger by that much. `false`: there is no room.
+    fn grow(&mut self, name: &str, bytes: u64) -> bool;
+    /// Deletes a disk. `false`: there is no such disk.
+    fn delete(&mut self, name: &str) -> bool;
+    /// What a deleted disk left, to be overwritten before others get it.
+    fn to_wipe(&self, name: &str) -> Ranges;
+    /// The range that begins there was overwritten: it is free.
+    fn wiped(&mut self, offset_bytes: u64);
+}
+
+/// Places these disks, by name and size in bytes, on an empty drive of a size in bytes. `None`: they don't fit.
+pub type NewSpace = fn(&[(&str, u64)], u64) -> Option<Box<dyn DiskSpace>>;
+
+/// The disks of a drive on which they come and go.
 pub(crate) struct Disks {
-    layout: Layout,
+    space: Box<dyn DiskSpace>,
     /// The wiper among the tenants.
     pub(crate) wiper: u16,
     /// Deleted tenants of which something may be with the drive.
@@ -64,90 +87,66 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// These disks, by name and size, on an empty drive. `None`: they don't fit.
-    pub(crate) fn new(disks: &[(&str, u64)], drive_bytes: u64, wiper: u16) -> Option<Self> {
-        let device = DeviceIdentity { path: "model".to_owned(), size_bytes: drive_bytes, ..Default::default() };
-        let wanted: Vec<Wanted<'_>> = disks.iter().map(|(name, size_bytes)| wanted(name, *size_bytes)).collect();
-        let (mut layout, _) = Layout::plan(&wanted, &device, None).ok()?;
-        layout.is_all_zeros();
-        let (wipes, counts) = (Rc::default(), DiskCounts::default());
-        Some(Self { layout, wiper, leaving: Vec::new(), wipes, counts })
+    pub(crate) fn new(space: Box<dyn DiskSpace>, wiper: u16) -> Self {
+        Self { space, wiper, leaving: Vec::new(), wipes: Rc::default(), counts: DiskCounts::default() }
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<&Placement> {
-        self.layout.find(name)
+    pub(crate) fn find(&self, name: &str) -> Option<Ranges> {
+        self.space.ranges(name)
     }
 
     /// Gives a new tenant its disk, if there is room.
-    pub(crate) fn create(&mut self, name: &str, size_bytes: u64) -> Option<&Placement> {
-        let device = self.layout.device().clone();
-        match Layout::plan(&[wanted(name, size_bytes)], &device, Some(&self.layout)) {
-            Ok((layout, _)) => {
-                self.layout = layout;
-                self.counts.created += 1;
-            }
-            Err(_) => self.counts.refused += 1,
-        }
-        self.layout.find(name)
+    pub(crate) fn create(&mut self, name: &str, size_bytes: u64) -> Option<Ranges> {
+        let is_made = self.space.create(name, size_bytes);
+        *(if is_made { &mut self.counts.created } else { &mut self.counts.refused }) += 1;
+        self.space.ranges(name)
     }
 
     /// Makes a disk larger, if it is there and there is room.
-    pub(crate) fn grow(&mut self, name: &str, bytes: u64) -> Option<&Placement> {
-        self.layout.find(name)?;
-        if self.layout.grow(name, bytes).is_err() {
-            self.counts.refused += 1;
-            return None;
-        }
-        self.counts.grown += 1;
-        self.layout.find(name)
+    pub(crate) fn grow(&mut self, name: &str, bytes: u64) -> Option<Ranges> {
+        self.space.ranges(name)?;
+        let is_grown = self.space.grow(name, bytes);
+        *(if is_grown { &mut self.counts.grown } else { &mut self.counts.refused }) += 1;
+        self.space.ranges(name).filter(|_| is_grown)
     }
 
     /// What a disk has waits for the wiper. `false`: there is no such disk.
     pub(crate) fn delete(&mut self, name: &str) -> bool {
-        let deleted = self.layout.release(name, WipeMethod::Zeros);
+        let deleted = self.space.delete(name);
         self.counts.deleted += u64::from(deleted);
         deleted
     }
 
     /// Nothing of a deleted tenant is with the drive any more: the wiper may go there.
     pub(crate) fn has_left(&mut self, name: &str) {
-        let left = self.layout.wiping().iter().filter(|range| range.former == name);
-        self.wipes.borrow_mut().ranges.extend(left.map(layout::Wiping::extent));
+        self.wipes.borrow_mut().ranges.extend(self.space.to_wipe(name));
     }
 
     /// Nobody overwrites what a deleted tenant left. For a canary.
     pub(crate) fn skip_wiping(&mut self, name: &str) {
-        let left: Vec<u64> =
-            self.layout.wiping().iter().filter(|range| range.former == name).map(|range| range.offset_bytes).collect();
-        left.into_iter().for_each(|offset_bytes| {
-            let _ = self.layout.set_wiped(offset_bytes, 1, 0);
-        });
+        self.space.to_wipe(name).into_iter().for_each(|(offset_bytes, _)| self.space.wiped(offset_bytes));
     }
 
     /// What the wiper has done is free.
     pub(crate) fn take_wiped(&mut self) {
-        for Extent { offset_bytes, size_bytes } in self.wipes.borrow_mut().done.drain(..) {
-            self.layout.set_wiped(offset_bytes, WipeMethod::Zeros.passes(), 0);
+        for (offset_bytes, size_bytes) in self.wipes.borrow_mut().done.drain(..) {
+            self.space.wiped(offset_bytes);
             self.counts.wiped_bytes += size_bytes;
         }
     }
 }
 
-fn wanted(name: &str, size_bytes: u64) -> Wanted<'_> {
-    Wanted { name, size: Size(size_bytes), offset: None, lba_bytes: 512 }
-}
-
 /// What the wiper is to overwrite, oldest first, and what it has.
 #[derive(Debug, Default)]
 pub(crate) struct Wipes {
-    ranges: VecDeque<Extent>,
-    done: Vec<Extent>,
+    ranges: VecDeque<(u64, u64)>,
+    done: Ranges,
 }
 
 /// A range that is being overwritten.
 #[derive(Debug)]
 struct Run {
-    range: Extent,
+    range: (u64, u64),
     next_bytes: u64,
     in_flight: u32,
     is_flushed: bool,
@@ -175,9 +174,9 @@ impl Job for WipeJob {
             self.run = next.map(start);
         }
         let Some(run) = &mut self.run else { return Action::WaitCompletion };
-        let left_bytes = run.range.size_bytes - run.next_bytes;
+        let left_bytes = run.range.1 - run.next_bytes;
         let shape = if left_bytes > 0 && run.in_flight < DEPTH {
-            let (offset_bytes, len_bytes) = (run.range.offset_bytes + run.next_bytes, left_bytes.min(CHUNK_BYTES));
+            let (offset_bytes, len_bytes) = (run.range.0 + run.next_bytes, left_bytes.min(CHUNK_BYTES));
             run.next_bytes += len_bytes;
             Shape { op: Op::Write, offset_bytes, len_bytes: len_bytes as u32 }
         } else if left_bytes == 0 && run.in_flight == 0 && !run.is_flushed {

@@ -3,18 +3,32 @@
 use std::sync::Arc;
 
 use io_model::Nanos;
-use trace::{Entry, Trace};
 
 use super::access::MAX_JOBS;
 use super::{WorkloadError, within, within_f64};
 use crate::{Action, Job, Shape};
 
+/// One request of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// When it arrives, in ns from the first one; never before the one in front of it.
+    pub time_ns: u64,
+    /// What it asks for.
+    pub shape: Shape,
+}
+
+impl Request {
+    fn end_bytes(&self) -> u64 {
+        self.shape.offset_bytes + u64::from(self.shape.len_bytes)
+    }
+}
+
 /// Replays a trace as an open loop: each request arrives when the trace says, whether or not those before it ended,
 /// and its latency counts from then.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// What to replay. It must fit on the disk: [`Trace::fit`] sees to that.
-    pub trace: Arc<Trace>,
+    /// What to replay; it must fit on the disk.
+    pub requests: Arc<[Request]>,
     /// How much faster than it was recorded: 2 halves all times. 1e-6 to 1e6.
     pub speed: f64,
     /// Whether to begin again at the end. The first request follows the last by the trace's mean gap, so that the
@@ -28,22 +42,22 @@ pub struct Replay {
 
 impl Replay {
     /// The trace once, as it was recorded, by one job with up to 4096 outstanding.
-    pub fn new(trace: Arc<Trace>) -> Self {
-        Self { trace, speed: 1.0, looping: false, jobs: 1, max_outstanding: 4096 }
+    pub fn new(requests: Arc<[Request]>) -> Self {
+        Self { requests, speed: 1.0, looping: false, jobs: 1, max_outstanding: 4096 }
     }
 
     pub(super) fn validate(&self, disk_bytes: u64) -> Result<(), WorkloadError> {
         within("jobs", self.jobs.into(), 1..=MAX_JOBS, "1 to 1024")?;
         within("max_outstanding", self.max_outstanding.into(), 1..=65_536, "1 to 65536")?;
         within_f64("speed", self.speed, 1e-6, 1e6, "0.000001 to 1000000")?;
-        let entries = self.trace.entries();
+        let entries = &self.requests;
         if entries.is_empty() {
             return Err(WorkloadError::Empty("the trace"));
         }
         if self.looping && self.round_ns() == 0 {
             return Err(WorkloadError::NoSpan);
         }
-        let end_bytes = entries.iter().map(Entry::end_bytes).max().unwrap_or(0);
+        let end_bytes = entries.iter().map(Request::end_bytes).max().unwrap_or(0);
         if end_bytes > disk_bytes {
             return Err(WorkloadError::PastEnd { end_bytes, disk_bytes });
         }
@@ -52,7 +66,7 @@ impl Replay {
 
     /// How long one round takes at the recorded speed: the trace's span and its mean gap.
     fn round_ns(&self) -> u64 {
-        let entries = self.trace.entries();
+        let entries = &self.requests;
         let span_ns = entries.last().map_or(0, |last| last.time_ns);
         let gaps = entries.len().saturating_sub(1).max(1) as u64;
         span_ns.saturating_add(span_ns / gaps)
@@ -61,7 +75,7 @@ impl Replay {
     pub(super) fn jobs(&self) -> Vec<Box<dyn Job>> {
         let job = |index: u32| -> Box<dyn Job> {
             Box::new(ReplayJob {
-                trace: Arc::clone(&self.trace),
+                requests: Arc::clone(&self.requests),
                 speed: self.speed,
                 round_ns: self.looping.then(|| self.round_ns()),
                 turn: index.into(),
@@ -77,7 +91,7 @@ impl Replay {
 
 /// One thread of [`Replay`].
 struct ReplayJob {
-    trace: Arc<Trace>,
+    requests: Arc<[Request]>,
     speed: f64,
     /// `None`: one round only.
     round_ns: Option<u64>,
@@ -92,8 +106,8 @@ struct ReplayJob {
 
 impl ReplayJob {
     /// Its next request, and when it arrives after the start.
-    fn upcoming(&self) -> Option<(Entry, Nanos)> {
-        let entries = self.trace.entries();
+    fn upcoming(&self) -> Option<(Shape, Nanos)> {
+        let entries = &self.requests;
         let count = entries.len() as u64;
         let round = self.turn.checked_div(count)?;
         let before_ns = match self.round_ns {
@@ -103,7 +117,7 @@ impl ReplayJob {
         };
         let entry = entries.get((self.turn % count) as usize)?;
         let recorded_ns = before_ns.saturating_add(entry.time_ns);
-        Some((*entry, Nanos(self.scale(recorded_ns))))
+        Some((entry.shape, Nanos(self.scale(recorded_ns))))
     }
 
     fn scale(&self, recorded_ns: u64) -> u64 {
@@ -117,7 +131,7 @@ impl ReplayJob {
 impl Job for ReplayJob {
     fn next(&mut self, now: Nanos) -> Action {
         let origin = *self.origin.get_or_insert(now);
-        let Some((entry, after)) = self.upcoming() else {
+        let Some((shape, after)) = self.upcoming() else {
             return if self.outstanding > 0 { Action::WaitCompletion } else { Action::Done };
         };
         if self.outstanding >= self.max_outstanding {
@@ -129,7 +143,6 @@ impl Job for ReplayJob {
         }
         self.turn += self.jobs;
         self.outstanding += 1;
-        let shape = Shape { op: entry.op, offset_bytes: entry.offset_bytes, len_bytes: entry.len_bytes };
         Action::Submit { shape, since: Some(arrival) }
     }
 

@@ -31,7 +31,7 @@ pub use access::{Access, BlockSize, Pattern};
 pub use fio::Fio;
 pub use open::{Arrivals, Open};
 pub use phases::{AWAKE, Phase, Phases, WAKING};
-pub use replay::Replay;
+pub use replay::{Replay, Request};
 pub use webuser::Webuser;
 
 use crate::Job;

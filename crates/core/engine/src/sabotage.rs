@@ -1,8 +1,10 @@
 //! Parts that are broken on purpose, to see that the checkers see it.
 
+use crate::disks::NewSpace;
+
 /// What is broken. A policy can't do these: it never holds a command, and tokens and types keep pollers from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Sabotage {
+pub enum Sabotage {
     /// Nothing.
     #[default]
     None,
@@ -24,3 +26,12 @@ pub(crate) enum Sabotage {
 
 /// The command that a drive delivers twice or loses, by its serial number.
 pub(crate) const VICTIM: u64 = 100;
+
+/// What only the laboratory does with a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Laboratory {
+    /// What is broken.
+    pub sabotage: Sabotage,
+    /// What places disks, where they come and go.
+    pub new_space: Option<NewSpace>,
+}

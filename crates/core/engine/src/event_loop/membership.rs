@@ -2,9 +2,9 @@
 
 use io_model::{Nanos, Source};
 use policy::{Policy, PolicyConfig, Terms};
-use rivals::LabConfig::Product;
 
 use super::{Engine, Node};
+use crate::contestant::Contestant;
 use crate::check::Rule;
 use crate::scenario::{Change, ChangeKind};
 
@@ -20,7 +20,7 @@ impl<P: Policy> Node<P> {
     }
 }
 
-impl<P: Policy> Engine<'_, P> {
+impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     pub(super) fn change(&mut self, number: u32) {
         let Change { tenant, kind, .. } = self.scenario.changes[number as usize];
         match kind {
@@ -63,7 +63,7 @@ impl<P: Policy> Engine<'_, P> {
     fn change_terms(&mut self, tenant: usize, terms: Terms) {
         self.terms[tenant] = terms;
         // `fair` has weights of its own, which it learnt under the old terms and unlearns epoch by epoch.
-        let learns = matches!(self.scenario.policy, Product(PolicyConfig::Fair(_)));
+        let learns = matches!(self.scenario.policy.product(), Some(PolicyConfig::Fair(_)));
         self.changed[tenant] |= learns || self.now_ns > self.scenario.warmup.0;
         self.guests[tenant].target_ns = terms.class.latency_target().map_or(u64::MAX, |target| target.0);
         self.ledger.borrow_mut().set_terms(tenant as u16, &terms);

@@ -9,7 +9,7 @@ use io_model::{Command, Op};
 use super::Rule;
 
 /// Ranges are multiples of this.
-const UNIT_BYTES: u64 = layout::RANGE_STEP_BYTES;
+const UNIT_BYTES: u64 = crate::disks::DISK_STEP_BYTES;
 
 /// The owner of a unit of the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use policy::{Policy, PollerShape};
 use poller::{Poller, Probe};
 
 use super::{Awaited, Engine, MutexTurn, Node};
+use crate::contestant::Contestant;
 use crate::check::{Watch, turns};
 use crate::device::SimBackend;
 use crate::disks::WipeJob;
@@ -20,7 +21,7 @@ use crate::port::{Port, SimSource};
 use crate::sabotage::Sabotage;
 use crate::scenario::{ChangeKind, ScenarioError, Tenant};
 
-impl<P: Policy> Engine<'_, P> {
+impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     pub(super) fn add_guests(&mut self) {
         let scenario = self.scenario;
         let mut start_bytes = 0;
