@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use api::{Drive, EventKind, NewDrive, Problem};
+use api::{Drive, EventKind, NewDrive};
 use client_socket::{Level, Sink};
 use config::{
     AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile, content_of,
@@ -24,6 +24,7 @@ use promises::{drive_profile, planning};
 use crate::daemon::Command;
 use crate::disks::{DiskCommand, Reply};
 use crate::drive::{self, HandedIn};
+use crate::error::{DiskError, Reason};
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::opened::OpenedDrive;
 use crate::owner::{Owner, part_with};
@@ -46,10 +47,10 @@ impl Owner {
         &mut self,
         new: Box<NewDrive>,
         handed_over: Vec<OwnedFd>,
-        reply: Reply<Result<Drive, Problem>>,
+        reply: Reply<Result<Drive, DiskError>>,
     ) {
         let handle = self.common.handle.clone();
-        let open: Box<dyn FnOnce() -> Result<HandedIn, Problem> + Send> =
+        let open: Box<dyn FnOnce() -> Result<HandedIn, DiskError> + Send> =
             if new.backend == "nvme" && !handed_over.is_empty() {
                 match self.to_be_brought_up(&new, handed_over) {
                     Err(problem) => return reply(Err(problem)),
@@ -77,7 +78,7 @@ impl Owner {
     }
 
     /// What was handed over of a drive without the kernel, and what is to be known of it to bring it up.
-    fn to_be_brought_up(&self, new: &NewDrive, fds: Vec<OwnedFd>) -> Result<(Config, VfioDescriptors), Problem> {
+    fn to_be_brought_up(&self, new: &NewDrive, fds: Vec<OwnedFd>) -> Result<(Config, VfioDescriptors), DiskError> {
         let Wanted { section, to_be, .. } = self.wanted(new)?;
         let config = match self.drive_named(&new.name) {
             Some((_, there)) if there.pollers.is_drive_gone() => {
@@ -93,7 +94,7 @@ impl Owner {
         Ok((config, VfioDescriptors { address, container, group, device }))
     }
 
-    fn wanted(&self, new: &NewDrive) -> Result<Wanted, Problem> {
+    fn wanted(&self, new: &NewDrive) -> Result<Wanted, DiskError> {
         let outlives_us = new.path.is_some() || new.address.is_some();
         let layout_file = outlives_us.then(|| self.added.layout_file(&new.name));
         let section = new.to_section(layout_file.as_deref()).map_err(not_writable)?;
@@ -101,7 +102,7 @@ impl Owner {
     }
 
     /// Serves one more drive that is open, or one that was given up again.
-    pub(crate) fn add_drive(&mut self, new: &NewDrive, opened: HandedIn) -> Result<Drive, Problem> {
+    pub(crate) fn add_drive(&mut self, new: &NewDrive, opened: HandedIn) -> Result<Drive, DiskError> {
         let Wanted { layout_file, section, to_be } = self.wanted(new)?;
         if let Some((id, there)) = self.drive_named(&new.name) {
             if let (true, HandedIn::Nvme(opened)) = (there.pollers.is_drive_gone(), opened) {
@@ -120,7 +121,7 @@ impl Owner {
         if !state_dir.is_dir() {
             let title = format!("{} is not there to remember the drive in", state_dir.display());
             let remedy = "make that directory, or write another state_dir, and start the daemon again";
-            return Err(Problem::new(409, "no-state-dir", title, remedy));
+            return Err(DiskError::new(Reason::NoStateDir, title, remedy));
         }
         let config = self.config_of_new(new, &to_be)?;
         layout_file.map_or(Ok(()), remove_left_behind)?;
@@ -151,7 +152,7 @@ impl Owner {
     }
 
     /// A drive that was given up is there again: its tenants are served as after a restart of the daemon.
-    fn serve_once_more(&mut self, id: DriveId, opened: Box<SurveyedNvme>) -> Result<Drive, Problem> {
+    fn serve_once_more(&mut self, id: DriveId, opened: Box<SurveyedNvme>) -> Result<Drive, DiskError> {
         let Some(former) = self.drives.get(&id) else { return Err(broken()) };
         let opened = self.open(former.declared(), HandedIn::Nvme(opened))?;
         if let Some(mut former) = self.drives.remove(&id) {
@@ -164,7 +165,7 @@ impl Owner {
 
     /// By another path or another controller it may be a drive that is there, or one that is missing: its own layout
     /// would give away what the other one's tenants have.
-    fn refuse_twice(&self, Found { config, host, .. }: &Found) -> Result<(), Problem> {
+    fn refuse_twice(&self, Found { config, host, .. }: &Found) -> Result<(), DiskError> {
         let served = self.drives.values().map(|it| (&it.config, it.layout.layout()));
         let absent = self.absent.drives.iter().map(|it| (&it.config, it.layout()));
         let recorded = served.chain(absent).filter_map(|(other, layout)| Some((other, layout?.device())));
@@ -172,20 +173,20 @@ impl Owner {
         let others = recorded.filter(|(other, _)| other.device.name != config.device.name);
         let Some(other) = same_drive(config, &host.device, others) else { return Ok(()) };
         let (title, remedy) = is_same_drive_as(config, &host.device, other);
-        Err(Problem::new(409, "in-use", title, remedy))
+        Err(DiskError::new(Reason::InUse, title, remedy))
     }
 
     /// A drive that was Evenkeel's before may have disks whose names others have by now.
-    fn refuse_names_of(&self, opened: &OpenedDrive) -> Result<(), Problem> {
+    fn refuse_names_of(&self, opened: &OpenedDrive) -> Result<(), DiskError> {
         let its = opened.layout.layout().map(Layout::placements).unwrap_or_default();
         let is_taken = |name: &str| self.drives.values().any(|it| it.has_disk(name)) || self.absent.why(name).is_some();
         let Some(placement) = its.iter().find(|placement| is_taken(&placement.name)) else { return Ok(()) };
         let title = format!("the drive has a disk {:?}, and so has another one", placement.name);
-        Err(Problem::new(409, "name-taken", title, "delete the other one first, or make room for its name"))
+        Err(DiskError::new(Reason::NameTaken, title, "delete the other one first, or make room for its name"))
     }
 
     /// A missing drive still counts: once it is back, it would be there twice.
-    fn refuse_missing(&self, new: &NewDrive) -> Result<(), Problem> {
+    fn refuse_missing(&self, new: &NewDrive) -> Result<(), DiskError> {
         let place = new.path.as_ref().or(new.address.as_ref());
         let is_there = |missing: &&Missing| place.is_some_and(|place| missing.is_at(Path::new(place)));
         let same_path = || self.absent.drives.iter().find(is_there);
@@ -202,19 +203,19 @@ impl Owner {
             true => format!("mend that and start the daemon again, or run `evenkeel drive remove {name}` first"),
             false => "mend that, and start the daemon again".to_owned(),
         };
-        Err(Problem::new(409, "name-taken", title, remedy))
+        Err(DiskError::new(Reason::NameTaken, title, remedy))
     }
 
     /// Lets go of a drive that nobody has anything on. With `force`, one that could not be had at the start is
     /// forgotten with its disks, and one that is there need not have wiped what is left on it.
-    pub(crate) fn remove_drive(&mut self, name: &str, force: bool) -> Result<(), Problem> {
+    pub(crate) fn remove_drive(&mut self, name: &str, force: bool) -> Result<(), DiskError> {
         let Some((id, drive)) = self.drive_named(name) else { return self.remove_missing(name, force) };
         refuse_declared(&drive.config)?;
         let (disks, wiping_bytes) = drive.holds();
         if disks > 0 {
             let its = if disks == 1 { "a disk".to_owned() } else { format!("{disks} disks") };
             let title = format!("drive {name:?} is not empty: it has {its}");
-            return Err(Problem::new(409, "not-empty", title, "delete its disks, and wait until they are wiped"));
+            return Err(DiskError::new(Reason::NotEmpty, title, "delete its disks, and wait until they are wiped"));
         }
         if wiping_bytes > 0 && !force {
             let left = Size(wiping_bytes);
@@ -228,7 +229,7 @@ impl Owner {
                     "wait until they are (`evenkeel operations`); --force takes it away with their data on it",
                 ),
             };
-            return Err(Problem::new(409, "not-empty", title, remedy));
+            return Err(DiskError::new(Reason::NotEmpty, title, remedy));
         }
         self.keep(self.added.without(name))?;
         if wiping_bytes > 0 {
@@ -248,7 +249,7 @@ impl Owner {
         Ok(())
     }
 
-    fn remove_missing(&mut self, name: &str, force: bool) -> Result<(), Problem> {
+    fn remove_missing(&mut self, name: &str, force: bool) -> Result<(), DiskError> {
         let Some(missing) = self.absent.drive(name) else { return Err(no_such_drive(name)) };
         refuse_declared(&missing.config)?;
         let lost = missing.disks_in_words();
@@ -256,7 +257,7 @@ impl Owner {
         if !may_be_empty && !force {
             let title = format!("drive {name:?} is missing ({}), and {lost} would be forgotten", missing.why());
             let remedy = "mend that and start the daemon again; --force forgets the drive and its disks";
-            return Err(Problem::new(409, "not-empty", title, remedy));
+            return Err(DiskError::new(Reason::NotEmpty, title, remedy));
         }
         self.keep(self.added.without(name))?;
         if !may_be_empty {
@@ -279,10 +280,10 @@ impl Owner {
     }
 
     /// These drives are the added ones, durably.
-    pub(crate) fn keep(&mut self, added: AddedDrives) -> Result<(), Problem> {
+    pub(crate) fn keep(&mut self, added: AddedDrives) -> Result<(), DiskError> {
         added.save().map_err(|error| {
             let what = format!("the list of drives can't be written: {error}");
-            Problem::new(507, "not-durable", what, "check state_dir: its owner, mode and free space")
+            DiskError::new(Reason::NotDurable, what, "check state_dir: its owner, mode and free space")
         })?;
         self.added = added;
         Ok(())
@@ -294,7 +295,7 @@ impl Owner {
     }
 
     /// What the drive has of the file, and of `added`: no tenant.
-    fn config_of_new(&self, new: &NewDrive, added: &AddedDrives) -> Result<Config, Problem> {
+    fn config_of_new(&self, new: &NewDrive, added: &AddedDrives) -> Result<Config, DiskError> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
         let known = &first.config;
         let drives = Drives::parse(known.file(), known.declared_text(), added.sections());
@@ -303,9 +304,8 @@ impl Owner {
         config.device.discard_content = new.discard_content;
         if matches!(config.device.profile, Profile::File(_)) {
             let title = "a profile's file can't be read while the daemon runs";
-            return Err(Problem::new(
-                422,
-                "invalid",
+            return Err(DiskError::new(
+                Reason::Invalid,
                 title,
                 "name a built-in profile, or declare the drive in the file",
             ));
@@ -314,7 +314,7 @@ impl Owner {
     }
 
     /// Opens what was handed over, with nobody on it.
-    fn open(&self, config: Config, opened: HandedIn) -> Result<OpenedDrive, Problem> {
+    fn open(&self, config: Config, opened: HandedIn) -> Result<OpenedDrive, DiskError> {
         let (file, handed_over) = match (&config.device.backend, &opened) {
             (Backend::File { .. } | Backend::Block { .. }, HandedIn::File(file, content)) => {
                 (Some(file), HandedOver::File(file, content.as_ref()))
@@ -327,7 +327,7 @@ impl Owner {
         let profile = profile.map_err(|errors| invalid(&errors))?;
         let policy = planning::policy(&config, &profile);
         let lock = DeviceLock::over(file).map_err(|error| {
-            Problem::new(409, "in-use", format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
+            DiskError::new(Reason::InUse, format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
         })?;
         let found = Found::handed_over(config, handed_over).map_err(|errors| refused(&errors))?;
         self.refuse_twice(&found)?;
@@ -337,7 +337,7 @@ impl Owner {
         let prepared = found.prepare().map_err(|errors| refused(&errors))?;
         let (config, layout) = prepared.commit_handed_over(&lock).map_err(|errors| {
             let (title, remedy) = in_words(&errors);
-            Problem::new(507, "not-durable", title, remedy)
+            DiskError::new(Reason::NotDurable, title, remedy)
         })?;
         Ok(OpenedDrive { config, profile, policy, layout, lock, drive, sockets: Default::default() })
     }
@@ -383,7 +383,7 @@ impl ServedDrive {
 }
 
 /// Asks a drive without the kernel what it is.
-fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Problem> {
+fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, DiskError> {
     let Backend::Nvme { nsid, command_timeout, .. } = &config.device.backend else { return Err(broken()) };
     let is_discarded = config.device.discard_content;
     let surveyed = nvme_drive::survey(&config.device.name, opened, *nsid, *command_timeout, is_discarded);
@@ -391,58 +391,58 @@ fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Proble
 }
 
 /// What an image or a block device holds, unless that is to be discarded.
-fn look_into(file: File, is_discarded: bool) -> Result<HandedIn, Problem> {
+fn look_into(file: File, is_discarded: bool) -> Result<HandedIn, DiskError> {
     let content = if is_discarded { Ok(None) } else { content_of(&file) };
     let content = content.map_err(|error| {
-        Problem::new(409, "not-usable", format!("the drive can't be read: {error}"), "check the drive (`dmesg`)")
+        DiskError::new(Reason::NotUsable, format!("the drive can't be read: {error}"), "check the drive (`dmesg`)")
     })?;
     Ok(HandedIn::File(file, content))
 }
 
 /// A drive that comes back must be what it was: the next start opens what is recorded of it. `is_as_added`: it is added
 /// by the same words as before.
-fn refuse_other_than(former: &Config, new: &NewDrive, is_as_added: bool) -> Result<(), Problem> {
+fn refuse_other_than(former: &Config, new: &NewDrive, is_as_added: bool) -> Result<(), DiskError> {
     let Backend::Nvme { address, nsid, .. } = &former.device.backend else { return Err(drive_name_taken(&new.name)) };
     let name = &new.name;
     if new.address.as_ref() != Some(address) {
         let title = format!("drive {name:?} was at {address}, where the next start looks for it");
-        return Err(Problem::new(409, "other-address", title, "plug it in there again, and give that address"));
+        return Err(DiskError::new(Reason::OtherAddress, title, "plug it in there again, and give that address"));
     }
     if let Some(other) = new.nsid.filter(|other| u32::from(*other) != *nsid) {
         let title = format!("drive {name:?} was namespace {nsid}, which the next start looks for, and not {other}");
-        return Err(Problem::new(409, "other-namespace", title, format!("leave nsid out, or give {nsid}")));
+        return Err(DiskError::new(Reason::OtherNamespace, title, format!("leave nsid out, or give {nsid}")));
     }
     let NewDrive { command_timeout, size, profile, queues, policy, wipe, .. } = new;
     let says_more = queues.is_some() || [command_timeout, size, profile, policy, wipe].iter().any(|it| it.is_some());
     if says_more && !is_as_added {
         let title = format!("drive {name:?} comes back with other settings than it had");
         let remedy = "leave out all but its backend and its address, or remove the drive and add it anew";
-        return Err(Problem::new(409, "other-settings", title, remedy));
+        return Err(DiskError::new(Reason::OtherSettings, title, remedy));
     }
     Ok(())
 }
 
-fn not_usable(error: &anyhow::Error) -> Problem {
-    Problem::new(409, "not-usable", format!("{error:#}"), "choose another drive")
+fn not_usable(error: &anyhow::Error) -> DiskError {
+    DiskError::new(Reason::NotUsable, format!("{error:#}"), "choose another drive")
 }
 
-fn no_descriptors(backend: &str) -> Problem {
+fn no_descriptors(backend: &str) -> DiskError {
     let title = format!("a {backend} drive comes with its descriptors, or with none: these are others");
-    Problem::new(422, "no-descriptor", title, "use `evenkeel drive add`, which hands them over")
+    DiskError::new(Reason::NoDescriptor, title, "use `evenkeel drive add`, which hands them over")
 }
 
-fn refuse_declared(config: &Config) -> Result<(), Problem> {
+fn refuse_declared(config: &Config) -> Result<(), DiskError> {
     if config.is_added() {
         return Ok(());
     }
     let title = format!("drive {:?} is declared in {}", config.device.name, config.file().display());
-    Err(Problem::new(409, "declared", title, "remove it there, and start the daemon again"))
+    Err(DiskError::new(Reason::Declared, title, "remove it there, and start the daemon again"))
 }
 
 /// Removes the layout of a removed drive of that name, whose daemon was killed before it could do so. Other programs
 /// may have written to what the layout calls clean. A layout with disks is kept: it is the only record of where they
 /// are.
-fn remove_left_behind(path: PathBuf) -> Result<(), Problem> {
+fn remove_left_behind(path: PathBuf) -> Result<(), DiskError> {
     let left = LayoutFile::open(Some(path)).map_err(|error| not_durable(&error))?;
     match left.layout().is_some_and(is_empty) {
         true => left.remove().map_err(|error| not_durable(&error)),
@@ -454,9 +454,9 @@ fn is_empty(layout: &Layout) -> bool {
     layout.placements().is_empty() && layout.wiping().is_empty()
 }
 
-fn refused(errors: &ConfigErrors) -> Problem {
+fn refused(errors: &ConfigErrors) -> DiskError {
     let (title, remedy) = in_words(errors);
-    Problem::new(409, "not-usable", title, remedy)
+    DiskError::new(Reason::NotUsable, title, remedy)
 }
 
 #[cfg(test)]
@@ -481,17 +481,17 @@ mod tests {
         };
         let told = |former: usize, new: &NewDrive, is_as_added| {
             let refused = refuse_other_than(&drives.each[former], new, is_as_added);
-            refused.map_err(|problem| (problem.code, problem.title))
+            refused.map_err(|problem| (problem.reason, problem.title))
         };
         assert_eq!(told(0, &new(0, "0000:03:00.1", None), false), Ok(()));
         assert_eq!(told(0, &new(0, "0000:03:00.1", Some(2)), false), Ok(()));
-        let (code, title) = told(0, &new(0, "0000:03:00.2", None), false).expect_err("refused");
-        assert!(code == "other-address" && title.contains("was at 0000:03:00.1"), "{code}: {title}");
-        let (code, title) = told(0, &new(0, "0000:03:00.1", Some(1)), false).expect_err("refused");
-        assert!(code == "other-namespace" && title.contains("was namespace 2"), "{code}: {title}");
+        let (reason, title) = told(0, &new(0, "0000:03:00.2", None), false).expect_err("refused");
+        assert!(reason == Reason::OtherAddress && title.contains("was at 0000:03:00.1"), "{reason:?}: {title}");
+        let (reason, title) = told(0, &new(0, "0000:03:00.1", Some(1)), false).expect_err("refused");
+        assert!(reason == Reason::OtherNamespace && title.contains("was namespace 2"), "{reason:?}: {title}");
         assert!(told(1, &new(1, "0000:03:00.1", None), false).is_err(), "another back end");
         let slower = NewDrive { command_timeout: Some("60s".to_owned()), ..new(0, "0000:03:00.1", None) };
         assert_eq!(told(0, &slower, true), Ok(()), "the same words again");
-        assert_eq!(told(0, &slower, false).expect_err("refused").0, "other-settings");
+        assert_eq!(told(0, &slower, false).expect_err("refused").0, Reason::OtherSettings);
     }
 }

@@ -1,9 +1,10 @@
 //! Disks and drives that were made or added while the daemon ran, and that a file declares: from then on they are the
 //! file's. The file is the truth: a kill before that is recorded leaves it to the next start.
 
-use api::{Action, Key, Problem, Step};
+use api::{Action, Key, Step};
 use config::{AddedDrives, Sections};
 
+use crate::error::DiskError;
 use crate::owner::Owner;
 use crate::problems::{broken, not_durable};
 
@@ -66,7 +67,7 @@ impl Owner {
         step: &Step,
         adopted: (&AddedDrives, &str),
         done: &mut Sections,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DiskError> {
         let Some(name) = step.tenant.as_deref() else {
             self.keep(adopted.0.clone())?;
             done.extend_drives(adopted.1);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use api::{Action, Applied, Apply, Key, Problem, Step};
+use api::{Action, Applied, Apply, Key, Step};
 use client_socket::{About, Level};
 use config::{
     Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile,
@@ -21,6 +21,7 @@ use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 use crate::adopting::Adopted;
+use crate::error::{DiskError, Reason};
 use crate::owner::Owner;
 use crate::problems::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::served_drive::{DriveId, ServedDrive};
@@ -45,11 +46,11 @@ struct Plan {
 
 impl Owner {
     /// Applies a file, or says what that would do.
-    pub(crate) fn apply_file(&mut self, asked: &Apply) -> Result<Applied, Problem> {
+    pub(crate) fn apply_file(&mut self, asked: &Apply) -> Result<Applied, DiskError> {
         let plan = self.plan_to_apply(Path::new(&asked.file), &asked.text, Missing::Goes)?;
         if asked.agreed.as_ref().is_some_and(|agreed| *agreed != plan.steps) {
             let title = "what there is to do has changed since it was shown; nothing is done";
-            return Err(Problem::new(409, "changed-meanwhile", title, "look at it again, and say yes again"));
+            return Err(DiskError::new(Reason::ChangedMeanwhile, title, "look at it again, and say yes again"));
         }
         if !asked.dry_run {
             self.carry_out(&plan, Missing::Goes)?;
@@ -98,7 +99,7 @@ impl Owner {
     }
 
     /// What it takes to serve what a file declares. Nothing is changed.
-    fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, Problem> {
+    fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, DiskError> {
         let next = Drives::parse(file, text, self.added.sections()).map_err(|errors| invalid_file(&errors))?;
         next.refuse_names(&self.absent.made().collect::<Vec<_>>()).map_err(|errors| invalid_file(&errors))?;
         self.refuse_new_drives(&next)?;
@@ -184,14 +185,14 @@ impl Owner {
     }
 
     /// A tenant of a drive that is not served can't be served.
-    fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
+    fn refuse_new_drives(&self, next: &Drives) -> Result<(), DiskError> {
         let Some(new) = self.new_drives(next).find(|it| it.disks().next().is_some()) else { return Ok(()) };
         let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
-        Err(Problem::new(409, "new-drive", title, "start the daemon again to serve it; nothing is done"))
+        Err(DiskError::new(Reason::NewDrive, title, "start the daemon again to serve it; nothing is done"))
     }
 
     /// What the file that the daemon serves declares now.
-    fn declared(&self) -> Result<Sections, Problem> {
+    fn declared(&self) -> Result<Sections, DiskError> {
         let Some(drive) = self.drives.values().next() else { return Err(broken()) };
         Sections::of(&drive.config).map_err(|errors| invalid(&errors))
     }
@@ -255,7 +256,7 @@ impl Owner {
     }
 
     /// Whether all steps together can be done: promises, room, clients that are in the way.
-    fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
+    fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), DiskError> {
         for (id, config) in &plan.configs {
             let Some(drive) = self.drives.get(id) else { continue };
             let admission = Admission::of_change(config, &drive.profile, &drive.config);
@@ -271,12 +272,12 @@ impl Owner {
             match action {
                 Action::Create if disk.is_some() => {
                     let title = format!("an earlier {name:?} has not left yet");
-                    return Err(Problem::new(409, "still-leaving", title, "apply the file again in a moment"));
+                    return Err(DiskError::new(Reason::StillLeaving, title, "apply the file again in a moment"));
                 }
                 Action::Delete if missing == Missing::Goes && is_attached => {
                     let title = format!("{name:?} left the file and is attached to a client");
                     let remedy = "detach it there first, or write it into the file again; nothing is done";
-                    return Err(Problem::new(409, "attached", title, remedy));
+                    return Err(DiskError::new(Reason::Attached, title, remedy));
                 }
                 _ => {}
             }
@@ -285,7 +286,7 @@ impl Owner {
     }
 
     /// Takes every step. What was done before one that fails stays done.
-    fn carry_out(&mut self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
+    fn carry_out(&mut self, plan: &Plan, missing: Missing) -> Result<(), DiskError> {
         let mut done = self.declared()?;
         let (mut told, mut failed) = (Vec::new(), None);
         let stays = |step: &&Step| step.action == Action::Delete && missing == Missing::Stays;
@@ -322,7 +323,7 @@ impl Owner {
     }
 
     /// Takes one step; what is `done` has it.
-    fn take_step(&mut self, step: &Step, plan: &Plan, done: &mut Sections) -> Result<(), Problem> {
+    fn take_step(&mut self, step: &Step, plan: &Plan, done: &mut Sections) -> Result<(), DiskError> {
         match (step.action, step.tenant.as_deref()) {
             (Action::Declare, _) => {
                 self.take_adoption(step, (&plan.adopted.added, &plan.adopted.drives), done)?;
@@ -351,7 +352,7 @@ impl Owner {
         }
     }
 
-    fn take_disk_step(&mut self, step: &Step, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
+    fn take_disk_step(&mut self, step: &Step, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), DiskError> {
         let action = step.action;
         let is_it = |config: &Config| config.namespaces.iter().any(|namespace| namespace.name == name);
         if let Some((id, config)) = to_be.iter().find(|(_, config)| action != Action::Delete && is_it(config)) {
@@ -387,13 +388,13 @@ impl Owner {
 }
 
 /// A tenant's disk and a namespace are not turned into one another while in use.
-fn refuse_other_kinds(now: &Sections, next: &Sections) -> Result<(), Problem> {
+fn refuse_other_kinds(now: &Sections, next: &Sections) -> Result<(), DiskError> {
     for name in next.names() {
         if let (Some((old, _)), Some((new, _))) = (now.find(name), next.find(name))
             && old != new
         {
             let title = format!("{name:?} is a {} and can't become a {} while it is there", old.name(), new.name());
-            return Err(Problem::new(409, "other-kind", title, "start the daemon again, or choose another name"));
+            return Err(DiskError::new(Reason::OtherKind, title, "start the daemon again, or choose another name"));
         }
     }
     Ok(())
@@ -452,8 +453,8 @@ pub(crate) fn keys(changes: Vec<KeyChange>) -> Vec<Key> {
 }
 
 /// Every problem of a file, each at its line.
-fn invalid_file(errors: &ConfigErrors) -> Problem {
+fn invalid_file(errors: &ConfigErrors) -> DiskError {
     let (title, remedy) = in_words(errors);
     let details = errors.problems.iter().map(|problem| problem.in_file(&errors.file)).collect();
-    Problem { details, ..Problem::new(422, "invalid", title, remedy) }
+    DiskError { details, ..DiskError::new(Reason::Invalid, title, remedy) }
 }

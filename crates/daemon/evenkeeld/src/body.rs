@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use api::Problem;
 
-use crate::refused::{Refused, SEE_DOCUMENT};
+use crate::api_error::{Refused, SEE_DOCUMENT};
 
 /// A body that is a JSON object. [`Json`] alone takes an array, too, for its fields in their order.
 pub(crate) struct Object<T>(pub(crate) T);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use api::{EventKind, Problem};
+use api::EventKind;
 use backend_nvme::LastHealth;
 use client_socket::{Gate, Keeper, Sink, Surroundings};
 use config::{Config, Prepared};
@@ -20,6 +20,7 @@ use ssd_model::Profile;
 
 use crate::disks::{DiskCommand, Reply};
 use crate::drive::{self, AnyDrive};
+use crate::error::DiskError;
 use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::WipeStep;
@@ -43,7 +44,7 @@ pub enum Command {
     /// Something happened on a drive.
     Happened(DriveId, Happening),
     /// Have every command of the tenant of that name recorded.
-    Record(String, Reply<Result<Recorded, Problem>>),
+    Record(String, Reply<Result<Recorded, DiskError>>),
     /// No more.
     StopRecording(TenantId),
     /// Answered once no tenant waits for its range to be zeroed.

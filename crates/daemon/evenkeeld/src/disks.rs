@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
-    Exported, Key, NewDisk, NewDrive, Operation, Problem, Wipe,
+    Exported, Key, NewDisk, NewDrive, Operation, Wipe,
 };
 use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -19,10 +19,11 @@ use promises::placing::{Preference, refuse_unjudged};
 
 use crate::applying::{keys, of_front_end};
 use crate::drive::HandedIn;
+use crate::error::{DiskError, Reason};
 use crate::front_end::Reached;
 use crate::owner::Owner;
 use crate::problems::{
-    INVALID, being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
+    being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
     no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_added, not_durable, not_writable,
     otherwise, promise_not_kept, unjudged,
 };
@@ -37,29 +38,29 @@ pub enum DiskCommand {
     /// All disks, or those whose sockets are a user's.
     List(Option<u32>, Reply<Vec<Disk>>),
     /// One more; `true`: it was not there.
-    Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
+    Create(Box<NewDisk>, Reply<Result<(Disk, bool), DiskError>>),
     /// What one is promised and held to.
-    Change(String, Box<DiskChange>, Reply<Result<Disk, Problem>>),
+    Change(String, Box<DiskChange>, Reply<Result<Disk, DiskError>>),
     /// A namespace comes to one more tenant.
-    Attach(String, Attach, Reply<Result<Disk, Problem>>),
+    Attach(String, Attach, Reply<Result<Disk, DiskError>>),
     /// It leaves that tenant; answered once it has.
-    Detach(String, String, Reply<Result<Disk, Problem>>),
+    Detach(String, String, Reply<Result<Disk, DiskError>>),
     /// It goes, and what it leaves is wiped.
-    Delete(String, Deletion, Reply<Result<Vec<Operation>, Problem>>),
+    Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
     /// What goes on by itself.
     Operations(Reply<Vec<Operation>>),
     /// The drives.
     Drives(Reply<Vec<Drive>>),
     /// One more, with the descriptors that came with it.
-    AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, Problem>>),
+    AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, DiskError>>),
     /// A drive that was asked for is open, or can't be opened.
-    DriveOpened(Box<NewDrive>, Result<HandedIn, Problem>, Reply<Result<Drive, Problem>>),
+    DriveOpened(Box<NewDrive>, Result<HandedIn, DiskError>, Reply<Result<Drive, DiskError>>),
     /// One less.
-    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
+    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, DiskError>>),
     /// A configuration file.
-    Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
+    Apply(Box<Apply>, Reply<Result<Applied, DiskError>>),
     /// All that is served, as one.
-    Export(Reply<Result<Exported, Problem>>),
+    Export(Reply<Result<Exported, DiskError>>),
 }
 
 impl Owner {
@@ -120,7 +121,7 @@ impl Owner {
     }
 
     /// A namespace and its tenants are on one drive.
-    fn refuse_elsewhere(&self, namespace: &str, tenant: &str) -> Result<(), Problem> {
+    fn refuse_elsewhere(&self, namespace: &str, tenant: &str) -> Result<(), DiskError> {
         let drive_of = |name: &str| {
             let found = self.drives.values().find(|drive| drive.find_disk(name).is_some());
             found.map(|drive| drive.config.device.name.as_str())
@@ -129,7 +130,7 @@ impl Owner {
             (Some(here), Some(there)) if here != there => {
                 let title = format!("{namespace:?} is on drive {here:?}, and tenant {tenant:?} on {there:?}");
                 let remedy = format!("make it a namespace there: `evenkeel disk create NAME --attach {tenant}`");
-                Err(Problem::new(409, "other-drive", title, remedy))
+                Err(DiskError::new(Reason::OtherDrive, title, remedy))
             }
             _ => Ok(()),
         }
@@ -146,7 +147,7 @@ impl Owner {
     }
 
     /// What is served, as a configuration file. Every tenant names its drive, where there are several.
-    fn export(&self) -> Result<Exported, Problem> {
+    fn export(&self) -> Result<Exported, DiskError> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
         let mut sections = Sections::of(&first.config).map_err(|errors| invalid(&errors))?;
         sections.extend_drives(self.added.sections());
@@ -168,13 +169,13 @@ impl Owner {
     }
 
     /// `true`: it is new.
-    fn create_disk(&mut self, disk: &NewDisk) -> Result<(Disk, bool), Problem> {
+    fn create_disk(&mut self, disk: &NewDisk) -> Result<(Disk, bool), DiskError> {
         if let Some(tenant) = &disk.attach {
             return self.create_namespace(disk, tenant);
         }
         if disk.nsid.is_some() {
             let title = "an nsid is a namespace's, and no tenant is said to attach it to";
-            return Err(Problem::new(422, "invalid", title, "say whom to attach it to, or leave the nsid out"));
+            return Err(DiskError::new(Reason::Invalid, title, "say whom to attach it to, or leave the nsid out"));
         }
         let settings = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
@@ -195,7 +196,7 @@ impl Owner {
         }
         if self.drives.values().map(|drive| drive.tenants.len()).sum::<usize>() >= TENANTS_MAX {
             let title = format!("there are {TENANTS_MAX} disks already, the most that one daemon serves");
-            return Err(Problem::new(409, "too-many", title, "delete one, or start another daemon"));
+            return Err(DiskError::new(Reason::TooMany, title, "delete one, or start another daemon"));
         }
         let (id, config, tenant) = self.choose_drive(disk, &settings)?;
         let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
@@ -203,7 +204,7 @@ impl Owner {
     }
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
-    fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), Problem> {
+    fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), DiskError> {
         self.refuse_absent_name(&disk.name)?;
         let is_elsewhere = |drive: &ServedDrive| drive.find_tenant(tenant).is_none() && drive.has_disk(&disk.name);
         if self.drives.values().any(is_elsewhere) {
@@ -217,19 +218,19 @@ impl Owner {
     }
 
     /// Once its drive is back, there would be two disks of that name.
-    fn refuse_absent_name(&self, name: &str) -> Result<(), Problem> {
+    fn refuse_absent_name(&self, name: &str) -> Result<(), DiskError> {
         let is_there = self.drives.values().any(|drive| drive.has_disk(name));
         let Some(why) = self.absent.why(name).filter(|_| !is_there) else { return Ok(()) };
         let title = format!("there is another disk {name:?} already, which is not served: {why}");
-        Err(Problem::new(409, "name-taken", title, "choose another name, or have that drive back"))
+        Err(DiskError::new(Reason::NameTaken, title, "choose another name, or have that drive back"))
     }
 
-    fn no_such_disk(&self, name: &str) -> Problem {
+    fn no_such_disk(&self, name: &str) -> DiskError {
         self.absent.why(name).map_or_else(|| no_such_disk(name), |why| disk_missing(name, &why))
     }
 
     /// The drive that a new disk goes to, and its configuration with the disk.
-    fn choose_drive(&self, disk: &NewDisk, settings: &str) -> Result<(DriveId, Config, Tenant), Problem> {
+    fn choose_drive(&self, disk: &NewDisk, settings: &str) -> Result<(DriveId, Config, Tenant), DiskError> {
         let is_wanted = |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config.device.name);
         let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
         let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
@@ -251,10 +252,11 @@ impl Owner {
             }
         }
         // What is wrong with the disk itself is wrong everywhere, also where there is no room.
-        let is_malformed = refused.iter().all(|(_, problem)| matches!(problem.code.as_str(), INVALID | "no-room"));
+        let is_malformed =
+            refused.iter().all(|(_, problem)| matches!(problem.reason, Reason::Invalid | Reason::NoRoom));
         if best.is_none()
             && is_malformed
-            && let Some(at) = refused.iter().position(|(_, problem)| problem.code == INVALID)
+            && let Some(at) = refused.iter().position(|(_, problem)| problem.reason == Reason::Invalid)
         {
             return Err(refused.swap_remove(at).1);
         }
@@ -265,7 +267,7 @@ impl Owner {
                 let others = refused.iter().map(|(name, problem)| format!("{name}: {}", problem.title));
                 let each = others.chain([format!("{name}: {}", problem.title)]).collect::<Vec<_>>().join("; ");
                 let title = format!("no drive can have {:?}: {each}", disk.name);
-                Err(Problem::new(problem.status, "no-drive", title, problem.remedy))
+                Err(DiskError::new(Reason::NoDrive, title, problem.remedy))
             }
             (None, None, _) => Err(no_such_drive(disk.drive.as_deref().unwrap_or_default())),
         }
@@ -297,7 +299,7 @@ impl ServedDrive {
     }
 
     /// Whether there is room for a disk to come or to grow. What is wrong with the size itself is told with the rest.
-    pub(crate) fn refuse_too_large(&self, name: &str, size: &str) -> Result<(), Problem> {
+    pub(crate) fn refuse_too_large(&self, name: &str, size: &str) -> Result<(), DiskError> {
         let (Some(layout), Ok(size)) = (self.layout.layout(), size.parse::<Size>()) else { return Ok(()) };
         let free = Size(layout.free_bytes());
         let has_bytes = layout.find(name).map_or(0, Placement::size_bytes);
@@ -313,12 +315,12 @@ impl ServedDrive {
         if wiping > 0 {
             remedy += &format!(", or wait until {} of deleted disks are wiped", Size(wiping));
         }
-        Err(Problem::new(409, "no-room", title, remedy))
+        Err(DiskError::new(Reason::NoRoom, title, remedy))
     }
 
     /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together, its promise
     /// can be kept, and nobody's is broken by it.
-    fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
+    fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), DiskError> {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         self.refuse_smaller_blocks(&config)?;
@@ -337,19 +339,19 @@ impl ServedDrive {
     }
 
     /// What nobody would have of the drive with one more tenant.
-    fn left_with(&self, tenant: &Tenant) -> Result<u64, Problem> {
+    fn left_with(&self, tenant: &Tenant) -> Result<u64, DiskError> {
         let placed = self.placed(tenant).map_err(|errors| no_room(&errors))?;
         Ok(placed.map_or(0, |layout| layout.free_bytes()))
     }
 
     /// `config`: with the disk.
-    fn create_disk(&mut self, config: Config, tenant: Tenant, settings: &str) -> Result<Disk, Problem> {
+    fn create_disk(&mut self, config: Config, tenant: Tenant, settings: &str) -> Result<Disk, DiskError> {
         let id = self.add(tenant, Some(settings)).map_err(|error| not_added(&error))?;
         self.config = config;
         self.describe_disk(id).ok_or_else(broken)
     }
 
-    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<Disk, Problem> {
+    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<Disk, DiskError> {
         if self.namespaces.find(name).is_some() {
             return self.grow_namespace(name, change);
         }
@@ -391,7 +393,7 @@ impl ServedDrive {
         config: &Config,
         reached: &[Key],
         settings: Option<&str>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DiskError> {
         let name = &tenant.name;
         let live = self.tenants.get(&id).ok_or_else(|| no_such_disk(name))?;
         let (before, moves) = (live.tenant.clone(), live.home != config.home(tenant) && self.is_free(id));
@@ -422,7 +424,7 @@ impl ServedDrive {
         name: &str,
         size_bytes: u64,
         settings: Option<&str>,
-    ) -> Result<bool, Problem> {
+    ) -> Result<bool, DiskError> {
         let had_bytes = self.layout.layout().and_then(|layout| layout.find(name)).map_or(0, Placement::size_bytes);
         if size_bytes < had_bytes {
             return Err(no_shrinking(name, had_bytes));
@@ -433,7 +435,7 @@ impl ServedDrive {
         Ok(size_bytes > had_bytes)
     }
 
-    fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), Problem> {
+    fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), DiskError> {
         let Deletion { force, wipe } = deletion;
         if let Some(id) = self.find_disk(name) {
             if self.is_being_deleted(id) {
@@ -443,14 +445,14 @@ impl ServedDrive {
                 let title = format!("{name:?} is declared in {}", self.config.file().display());
                 let file = self.config.file().display();
                 let remedy = format!("remove it there, and run `evenkeel apply {file}`, which deletes it");
-                return Err(Problem::new(409, "declared", title, remedy));
+                return Err(DiskError::new(Reason::Declared, title, remedy));
             }
             self.refuse_to_delete(id, deletion)?;
             let server = self.tenants.get(&id).and_then(|live| live.server.as_ref());
             if !force && server.is_some_and(Reached::has_client) {
                 let title = format!("{name:?} is attached to a client");
                 let remedy = "detach it there (unmount a block device), or use force: its users get errors";
-                return Err(Problem::new(409, "attached", title, remedy));
+                return Err(DiskError::new(Reason::Attached, title, remedy));
             }
         }
         let detached = self.detached_settings(|tenant| tenant != name);

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::refused::Refused;
+use crate::api_error::Refused;
 
 /// Refuses requests from pages of other hosts.
 pub async fn refuse(request: Request, next: Next) -> Response {

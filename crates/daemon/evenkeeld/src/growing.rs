@@ -3,11 +3,12 @@
 //! A new tenant is served after that. A growing disk keeps its old size until then.
 
 use anyhow::{Context, Result};
-use api::{EventKind, Problem};
+use api::EventKind;
 use client_socket::Level;
 use io_model::TenantId;
 use io_model::units::Size;
 
+use crate::error::{DiskError, Reason};
 use crate::front_end::{self, Growth};
 use crate::namespaces::State;
 use crate::poller_thread::{Message, TenantAt};
@@ -44,12 +45,12 @@ impl ServedDrive {
     }
 
     /// A tenant's disk is longer in the layout: once that is zeroed, its guest sees it.
-    pub(crate) fn has_grown(&mut self, id: TenantId, name: &str) -> Result<(), Problem> {
+    pub(crate) fn has_grown(&mut self, id: TenantId, name: &str) -> Result<(), DiskError> {
         let placement = self.layout.layout().and_then(|layout| layout.find(name));
         if placement.is_some_and(|placement| placement.zeroed_bytes.is_some()) {
             return self.zero(id, name).map_err(|error| {
                 let title = format!("{name:?} grows at the next start only: {error:#}");
-                Problem::new(500, "failed", title, "see the daemon's log")
+                DiskError::new(Reason::Failed, title, "see the daemon's log")
             });
         }
         self.is_zeroed_whole(id);

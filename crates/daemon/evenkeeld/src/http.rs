@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
+use crate::api_error::{Refused, SEE_DOCUMENT};
 use crate::api_socket::MAX_CLIENTS;
 use crate::body::Object;
 use crate::client_stream::HandedOver;
@@ -34,7 +35,6 @@ use crate::live_thread::{self, LiveView};
 use crate::metrics_thread::{self, Metrics};
 use crate::port::{self, Token};
 use crate::problems::no_such_disk;
-use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::Role;
 use crate::stats_thread::{self, StatsView};
 use crate::traces::Traces;

@@ -13,10 +13,10 @@ use axum::{Extension, Json};
 use hyper::body::{Bytes, Frame};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::api_error::Refused;
 use crate::daemon::{Command, Handle};
 use crate::http::Asked;
 use crate::recording::Recorded;
-use crate::refused::Refused;
 use crate::traces::{Stay, Traces};
 use crate::why::Asker;
 

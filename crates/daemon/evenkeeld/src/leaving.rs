@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use anyhow::{Result, anyhow};
-use api::Problem;
 use client_socket::Level;
 use config::{Config, Tenant};
 use confine::ThreadKind;
@@ -18,6 +17,7 @@ use policy::PolicyConfig;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 
 use crate::daemon::Happening;
+use crate::error::{DiskError, Reason};
 use crate::front_end::Reached;
 use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, nobody};
@@ -148,18 +148,22 @@ impl ServedDrive {
     ///
     /// # Errors
     /// It is in use, or can't be served so.
-    pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, Problem> {
+    pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, DiskError> {
         let name = tenant.name.clone();
         if self.is_attached(id) {
             let title = format!("{name:?} is attached to a client, and how it is reached can't change meanwhile");
-            return Err(Problem::new(409, "attached", title, "shut its guest down or unplug the disk, and ask again"));
+            return Err(DiskError::new(
+                Reason::Attached,
+                title,
+                "shut its guest down or unplug the disk, and ask again",
+            ));
         }
         if !self.is_free(id) {
             let title = format!("{name:?} is being zeroed, and how it is reached can't change meanwhile");
-            return Err(Problem::new(409, "zeroing", title, "ask again once `evenkeel operations` has it no more"));
+            return Err(DiskError::new(Reason::Zeroing, title, "ask again once `evenkeel operations` has it no more"));
         }
         self.pollers.check_cpus(&tenant)?;
-        let failed = |why| Problem::new(500, "failed", why, "start the daemon again to have it served");
+        let failed = |why| DiskError::new(Reason::Failed, why, "start the daemon again to have it served");
         let old = match self.take_off(id) {
             Ok(Some(live)) => live.tenant,
             Ok(None) => return Err(failed(nobody(id))),
@@ -171,7 +175,7 @@ impl ServedDrive {
         served.map_err(|error| match self.serve_placed(old) {
             Ok(_) => {
                 let title = format!("{name:?} can't be served so: {error:#}");
-                Problem::new(409, "not-servable", title, "change that; it is served as before")
+                DiskError::new(Reason::NotServable, title, "change that; it is served as before")
             }
             Err(again) => {
                 let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, Problem, TenantRow};
+use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, TenantRow};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
@@ -15,12 +15,13 @@ use poller::TenantProbes;
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
+use crate::api_error::Refused;
 use crate::clock::Clock;
 use crate::daemon::Handle;
 use crate::disks::DiskCommand;
+use crate::error::{DiskError, Reason};
 use crate::events::EventLog;
 use crate::problems::no_such_disk;
-use crate::refused::Refused;
 use crate::snapshot::DriveMarks;
 use crate::verdicts::Verdicts;
 use crate::{handover, panics, threads};
@@ -39,7 +40,7 @@ pub struct LiveView {
 
 enum Request {
     All(oneshot::Sender<Arc<String>>),
-    One(String, oneshot::Sender<Result<String, Problem>>),
+    One(String, oneshot::Sender<Result<String, DiskError>>),
 }
 
 /// The sources of an answer.
@@ -75,7 +76,7 @@ impl LiveView {
 const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
 
 fn ending() -> Refused {
-    Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"))
+    Refused::from(DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs"))
 }
 
 /// What each tenant gets beside its promise, and which tenants harm others, over about the last second.
@@ -83,7 +84,7 @@ fn ending() -> Refused {
 /// The page at `GET /` shows this.
 #[utoipa::path(
     get, path = "/live", tag = "http", operation_id = "live",
-    responses((status = 200, body = Live), (status = 503, body = Problem))
+    responses((status = 200, body = Live), (status = 503, body = api::Problem))
 )]
 pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
     let (answer, answered) = oneshot::channel();
@@ -99,7 +100,7 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
 #[utoipa::path(
     get, path = "/live/{name}", tag = "http", operation_id = "live_tenant",
     params(("name" = String, Path, description = "Name of the tenant")),
-    responses((status = 200, body = LiveDetail), (status = 404, body = Problem), (status = 503, body = Problem))
+    responses((status = 200, body = LiveDetail), (status = 404, body = api::Problem), (status = 503, body = api::Problem))
 )]
 pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {
     let (answer, answered) = oneshot::channel();
@@ -248,7 +249,7 @@ fn upper_bounds_ns() -> impl Iterator<Item = u64> {
 }
 
 impl Reading {
-    fn detail(&self, name: &str) -> Result<LiveDetail, Problem> {
+    fn detail(&self, name: &str) -> Result<LiveDetail, DiskError> {
         let at = self.live.tenants.iter().position(|tenant| tenant.name == name);
         let at = at.ok_or_else(|| no_such_disk(name))?;
         let (row, probes) = &self.tenants[at];

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{Drive, Operation, Problem};
+use api::{Drive, Operation};
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -19,11 +19,12 @@ use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
+use crate::api_error::Refused;
 use crate::clock::Clock;
 use crate::cpu_waits::CpuWaits;
 use crate::daemon::{DriveView, Handle};
 use crate::disks::DiskCommand;
-use crate::refused::Refused;
+use crate::error::{DiskError, Reason};
 use crate::totals::{Ledger, Served};
 use crate::verdicts::Verdicts;
 use crate::{panics, threads};
@@ -82,7 +83,7 @@ impl Metrics {
 /// The format is OpenMetrics if `Accept` asks for it, else Prometheus text. docs/METRICS.md describes each metric.
 #[utoipa::path(
     get, path = "/metrics", tag = "http", operation_id = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = Problem))
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = api::Problem))
 )]
 pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Result<Response, Refused> {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
@@ -90,7 +91,7 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let (answer, answered) = oneshot::channel();
     // If the thread is gone, nothing answers.
     let _ = metrics.requests.send(Request::Read(format, answer));
-    let ending = || Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"));
+    let ending = || Refused::from(DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs"));
     let text = answered.await.map_err(|_| ending())?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], answers::body(text)).into_response())
 }

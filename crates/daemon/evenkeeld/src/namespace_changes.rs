@@ -6,13 +6,14 @@
 
 use std::iter;
 
-use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk, Problem};
+use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk};
 use config::{Config, LBA_BYTES, NSIDS, Namespace};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::Placement;
 
 use crate::disks::Reply;
+use crate::error::{DiskError, Reason};
 use crate::namespaces::{LiveNamespace, State};
 use crate::problems::{
     broken, declared, failed, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
@@ -25,15 +26,14 @@ pub(crate) const NAMESPACE: &str = "namespace";
 
 impl ServedDrive {
     /// `true`: it is new.
-    pub(crate) fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), Problem> {
+    pub(crate) fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), DiskError> {
         let NewDisk { name, size, nsid, lba_size, .. } = disk;
         let read_only = disk.read_only == Some(true);
         refuse_terms(disk)?;
         if let Some(other) = disk.drive.as_ref().filter(|drive| **drive != self.config.device.name) {
             let title = format!("tenant {tenant:?} is on drive {:?}, not on {other:?}", self.config.device.name);
-            return Err(Problem::new(
-                409,
-                "other-drive",
+            return Err(DiskError::new(
+                Reason::OtherDrive,
                 title,
                 "a namespace is on its tenants' drive: leave the drive out",
             ));
@@ -78,7 +78,7 @@ impl ServedDrive {
     }
 
     /// Refuses new disks that are to have smaller blocks than the drive.
-    pub(crate) fn refuse_smaller_blocks(&self, config: &Config) -> Result<(), Problem> {
+    pub(crate) fn refuse_smaller_blocks(&self, config: &Config) -> Result<(), DiskError> {
         let layout = self.layout.layout();
         let placed = |name: &str| Some(layout?.find(name)?.lba_bytes);
         let block_bytes = self.pollers.drive_facts().block_bytes;
@@ -86,7 +86,7 @@ impl ServedDrive {
     }
 
     /// Gives a namespace its range of the drive, durably, and takes it on.
-    fn place_namespace(&mut self, config: &Config, name: &str, settings: Option<&str>) -> Result<TenantId, Problem> {
+    fn place_namespace(&mut self, config: &Config, name: &str, settings: Option<&str>) -> Result<TenantId, DiskError> {
         let found = config.namespaces.iter().find(|namespace| namespace.name == name);
         let namespace = found.cloned().ok_or_else(broken)?;
         let mut config = config.clone();
@@ -115,7 +115,7 @@ impl ServedDrive {
     }
 
     /// Attaches a namespace to one more tenant.
-    pub(crate) fn attach_namespace(&mut self, name: &str, attach: &Attach) -> Result<Disk, Problem> {
+    pub(crate) fn attach_namespace(&mut self, name: &str, attach: &Attach) -> Result<Disk, DiskError> {
         let Attach { tenant, read_only, shared } = attach;
         let (id, mut section) = self.namespace_to_change(name)?;
         self.controller_of(tenant)?;
@@ -143,13 +143,13 @@ impl ServedDrive {
         &self,
         section: &api::Namespace,
         Attach { tenant, read_only, shared }: &Attach,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DiskError> {
         let api::Namespace { name, nsid, .. } = section;
         let mut others = self.config.namespaces.iter().filter(|other| other.name != *name && other.nsid == *nsid);
         if let Some(other) = others.find(|other| other.attachment(tenant).is_some()) {
             let title = format!("tenant {tenant:?} has {:?} as its nsid {nsid} already", other.name);
             let remedy = "detach that one first: a namespace has the same nsid on every controller";
-            return Err(Problem::new(409, "nsid-taken", title, remedy));
+            return Err(DiskError::new(Reason::NsidTaken, title, remedy));
         }
         if !read_only && !shared && !section.shared && !section.tenants.is_empty() {
             let title = format!(
@@ -157,18 +157,18 @@ impl ServedDrive {
                 section.tenants.join(" and ")
             );
             let remedy = "attach it read-only, or shared if they agree on who writes where";
-            return Err(Problem::new(409, "second-writer", title, remedy));
+            return Err(DiskError::new(Reason::SecondWriter, title, remedy));
         }
         let placement = self.layout.layout().and_then(|layout| layout.find(name));
         if placement.is_some_and(|placement| placement.formatting_to_lba_bytes.is_some()) && !section.is_alone() {
             let title = format!("a guest formats {name:?}, or its Format was cut short");
-            return Err(Problem::new(409, "formatting", title, "attach it once that guest has formatted it"));
+            return Err(DiskError::new(Reason::Formatting, title, "attach it once that guest has formatted it"));
         }
         Ok(())
     }
 
     /// Detaches a namespace from a tenant, and answers once nothing of it is in flight there.
-    pub(crate) fn detach_namespace(&mut self, name: String, tenant: &str, reply: Reply<Result<Disk, Problem>>) {
+    pub(crate) fn detach_namespace(&mut self, name: String, tenant: &str, reply: Reply<Result<Disk, DiskError>>) {
         let at = match self.begin_to_detach(&name, tenant) {
             Ok(at) => at,
             Err(problem) => return reply(Err(problem)),
@@ -179,7 +179,7 @@ impl ServedDrive {
         });
     }
 
-    fn begin_to_detach(&mut self, name: &str, tenant: &str) -> Result<(TenantId, u32), Problem> {
+    fn begin_to_detach(&mut self, name: &str, tenant: &str) -> Result<(TenantId, u32), DiskError> {
         let (id, mut section) = self.namespace_to_change(name)?;
         let controller = self.find_tenant(tenant).ok_or_else(|| self.no_tenant(tenant))?;
         let at = (controller, section.nsid);
@@ -194,7 +194,7 @@ impl ServedDrive {
     }
 
     /// A namespace that the API made grows.
-    pub(crate) fn grow_namespace(&mut self, name: &str, change: &DiskChange) -> Result<Disk, Problem> {
+    pub(crate) fn grow_namespace(&mut self, name: &str, change: &DiskChange) -> Result<Disk, DiskError> {
         let (id, section) = self.namespace_to_change(name)?;
         let DiskChange { size, .. } = change;
         if *change != (DiskChange { size: size.clone(), ..DiskChange::default() }) {
@@ -208,7 +208,7 @@ impl ServedDrive {
     }
 
     /// A namespace is as its section says from now on: durably first.
-    fn change_namespace(&mut self, id: TenantId, section: &api::Namespace) -> Result<(), Problem> {
+    fn change_namespace(&mut self, id: TenantId, section: &api::Namespace) -> Result<(), DiskError> {
         let config = self.config_with_namespace(section)?;
         let found = config.namespaces.iter().find(|namespace| namespace.name == section.name);
         let size_bytes = found.map(|namespace| namespace.size.0).ok_or_else(broken)?;
@@ -226,12 +226,12 @@ impl ServedDrive {
         name: &str,
         size_bytes: u64,
         settings: Option<&str>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), DiskError> {
         if self.change_place(name, size_bytes, settings)? { self.has_grown(id, name) } else { Ok(()) }
     }
 
     /// A step of a configuration file that is applied.
-    pub(crate) fn take_namespace_step(&mut self, action: Action, name: &str, config: &Config) -> Result<(), Problem> {
+    pub(crate) fn take_namespace_step(&mut self, action: Action, name: &str, config: &Config) -> Result<(), DiskError> {
         let namespace = config.namespaces.iter().find(|namespace| namespace.name == name).ok_or_else(broken)?;
         match action {
             Action::Create => {
@@ -251,7 +251,7 @@ impl ServedDrive {
     }
 
     /// Why a namespace is not deleted without force.
-    pub(crate) fn refuse_to_delete(&self, id: TenantId, Deletion { force, .. }: Deletion) -> Result<(), Problem> {
+    pub(crate) fn refuse_to_delete(&self, id: TenantId, Deletion { force, .. }: Deletion) -> Result<(), DiskError> {
         let Some(LiveNamespace { namespace, .. }) = self.namespaces.get(id) else { return Ok(()) };
         if force || namespace.attachments.is_empty() {
             return Ok(());
@@ -259,7 +259,7 @@ impl ServedDrive {
         let tenants: Vec<&str> = namespace.attachments.iter().map(|it| it.tenant.as_str()).collect();
         let title = format!("{:?} is attached to {}", namespace.name, tenants.join(", "));
         let remedy = "unmount it in their guests, and detach it; or use force: they lose it";
-        Err(Problem::new(409, "attached", title, remedy))
+        Err(DiskError::new(Reason::Attached, title, remedy))
     }
 
     /// Whether a client is attached to a tenant.
@@ -309,52 +309,52 @@ impl ServedDrive {
     }
 
     /// A namespace that the API created and that is not being deleted, with its section.
-    fn namespace_to_change(&self, name: &str) -> Result<(TenantId, api::Namespace), Problem> {
+    fn namespace_to_change(&self, name: &str) -> Result<(TenantId, api::Namespace), DiskError> {
         let Some(id) = self.namespaces.find(name) else {
             self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
             let title = format!("{name:?} is a tenant's own disk, and no other controller can have it");
             let remedy = "make a namespace with `evenkeel disk create --attach`";
-            return Err(Problem::new(409, "no-namespace", title, remedy));
+            return Err(DiskError::new(Reason::NoNamespace, title, remedy));
         };
         if self.namespaces.get(id).is_some_and(|live| live.state == State::Leaving) {
             let title = format!("{name:?} is being deleted");
-            return Err(Problem::new(409, "leaving", title, "make another disk"));
+            return Err(DiskError::new(Reason::Leaving, title, "make another disk"));
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
         Ok((id, api::Namespace::from_section(settings).ok_or_else(broken)?))
     }
 
     /// The configuration with a namespace as its section says, if it holds together.
-    fn config_with_namespace(&self, section: &api::Namespace) -> Result<Config, Problem> {
+    fn config_with_namespace(&self, section: &api::Namespace) -> Result<Config, DiskError> {
         let settings = section.to_section().map_err(not_writable)?;
         let others = self.made_disks().filter(|(of, _)| *of != section.name).map(|(_, settings)| settings);
         self.config.changed_to(others.chain([settings.as_str()])).map_err(|errors| invalid(&errors))
     }
 
     /// The tenant that is to have a namespace.
-    fn controller_of(&self, tenant: &str) -> Result<TenantId, Problem> {
+    fn controller_of(&self, tenant: &str) -> Result<TenantId, DiskError> {
         let id = self.find_tenant(tenant).ok_or_else(|| self.no_tenant(tenant))?;
         let live = self.tenants.get(&id).filter(|live| live.leaving.is_none()).ok_or_else(|| self.no_tenant(tenant))?;
         if !live.tenant.frontend.is_controller() {
             let title = format!("tenant {tenant:?} has no NVMe controller, and only those have namespaces");
-            return Err(Problem::new(409, "no-controller", title, "attach it to a tenant with frontend vfio-user"));
+            return Err(DiskError::new(Reason::NoController, title, "attach it to a tenant with frontend vfio-user"));
         }
         Ok(id)
     }
 
-    fn no_tenant(&self, tenant: &str) -> Problem {
+    fn no_tenant(&self, tenant: &str) -> DiskError {
         let title = format!("there is no tenant {tenant:?} on drive {:?}", self.config.device.name);
-        Problem { title, ..no_such_tenant(tenant) }
+        DiskError { title, ..no_such_tenant(tenant) }
     }
 
-    fn free_nsid(&self, controller: TenantId, tenant: &str) -> Result<u32, Problem> {
+    fn free_nsid(&self, controller: TenantId, tenant: &str) -> Result<u32, DiskError> {
         let is_wanted = |nsid: u32| {
             self.config.namespaces.iter().any(|other| other.nsid == nsid && other.attachment(tenant).is_some())
         };
         let is_free = |nsid: &u32| !is_wanted(*nsid) && !self.namespaces.is_taken(controller, *nsid);
         NSIDS.into_iter().find(is_free).ok_or_else(|| {
             let title = format!("tenant {tenant:?} has all the namespaces that a controller can have");
-            Problem::new(409, "nsid-taken", title, "detach one of them first, or grow one")
+            DiskError::new(Reason::NsidTaken, title, "detach one of them first, or grow one")
         })
     }
 }
@@ -373,25 +373,24 @@ fn in_short(namespace: &Namespace) -> String {
 }
 
 /// What a namespace has not is its tenants'.
-fn refuse_terms(disk: &NewDisk) -> Result<(), Problem> {
+fn refuse_terms(disk: &NewDisk) -> Result<(), DiskError> {
     let NewDisk { name, size, drive, attach, nsid, lba_size, read_only, .. } = disk.clone();
     let plain = NewDisk { name, size, drive, attach, nsid, lba_size, read_only, ..NewDisk::default() };
     if *disk == plain { Ok(()) } else { Err(no_terms(&disk.name)) }
 }
 
-fn no_terms(name: &str) -> Problem {
+fn no_terms(name: &str) -> DiskError {
     let title =
         format!("namespace {name:?} is promised nothing and held to nothing: what is sent to it is its tenant's");
-    Problem::new(
-        422,
-        "invalid",
+    DiskError::new(
+        Reason::Invalid,
         title,
         "say that of its tenants; a namespace has a size, and a block size from its start",
     )
 }
 
-fn attached_otherwise(name: &str, tenant: &str, read_only: bool) -> Problem {
+fn attached_otherwise(name: &str, tenant: &str, read_only: bool) -> DiskError {
     let how = if read_only { "read-only" } else { "read-write" };
     let title = format!("{name:?} is attached to {tenant} {how}");
-    Problem::new(409, "attached", title, "detach it there first: its guest has to let go of it")
+    DiskError::new(Reason::Attached, title, "detach it there first: its guest has to let go of it")
 }

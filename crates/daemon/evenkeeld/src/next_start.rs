@@ -3,18 +3,18 @@
 //! What the confined daemon can't look at is left to the start and to `evenkeel check`: other paths, CPUs, accounts,
 //! profiles in files, the size of a block device.
 
-use api::Problem;
 use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
 use promises::{drive_profile, ready};
 
+use crate::error::{DiskError, Reason};
 use crate::owner::Owner;
 use crate::problems::in_words;
 use crate::served_drive::ServedDrive;
 
 impl Owner {
     /// Refuses a file with which the daemon would not start, with the lines that are to blame.
-    pub(crate) fn check_next_start(&self, next: Drives) -> Result<(), Problem> {
+    pub(crate) fn check_next_start(&self, next: Drives) -> Result<(), DiskError> {
         let (file, mut problems) = (next.each.first().map(|it| it.file().to_owned()).unwrap_or_default(), Vec::new());
         let profile = |drive: &ServedDrive, config: &Config| {
             profile_at_start(drive, config).unwrap_or_else(|| drive.profile.clone())
@@ -54,8 +54,11 @@ fn profile_at_start(drive: &ServedDrive, config: &Config) -> Option<ssd_model::P
     }
 }
 
-fn would_not_start(errors: &ConfigErrors) -> Problem {
+fn would_not_start(errors: &ConfigErrors) -> DiskError {
     let (title, remedy) = in_words(errors);
     let details = errors.problems.iter().map(|problem| problem.in_file(&errors.file)).collect();
-    Problem { details, ..Problem::new(409, "would-not-start", format!("the daemon would not start: {title}"), remedy) }
+    DiskError {
+        details,
+        ..DiskError::new(Reason::WouldNotStart, format!("the daemon would not start: {title}"), remedy)
+    }
 }

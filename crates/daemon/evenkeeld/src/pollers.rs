@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use api::Problem;
 use backend_nvme::{LastHealth, Pins};
 use config::{AllowedCpus, Config, Home, Mode, Tenant};
 use confine::ThreadKind;
@@ -17,9 +16,9 @@ use poller::Board;
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
+use crate::error::{DiskError, Reason};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
-use crate::problems::INVALID;
 use crate::pulse::Pulses;
 use crate::{queues, stopwatch, threads};
 
@@ -135,10 +134,10 @@ impl Pollers {
     ///
     /// # Errors
     /// One of its CPUs is not this process's.
-    pub fn check_cpus(&self, tenant: &Tenant) -> Result<(), Problem> {
+    pub fn check_cpus(&self, tenant: &Tenant) -> Result<(), DiskError> {
         let allowed = self.threads.cpus.as_ref();
         let refused = allowed.and_then(|allowed| tenant.frontend.cpus().iter().find_map(|cpu| allowed.refuse(*cpu)));
-        refused.map_or(Ok(()), |(what, remedy)| Err(Problem::new(422, INVALID, what, remedy)))
+        refused.map_or(Ok(()), |(what, remedy)| Err(DiskError::new(Reason::Invalid, what, remedy)))
     }
 
     /// Opens the pollers that a configuration asks for. Returns the parts of each of its tenants.

@@ -26,8 +26,8 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use subtle::ConstantTimeEq;
 use tokio::task::AbortHandle;
 
+use crate::api_error::Refused;
 use crate::api_socket::{RETRY, serve_connection};
-use crate::refused::Refused;
 use crate::traces::Stay;
 
 /// Connections at a time.

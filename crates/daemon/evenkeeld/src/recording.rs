@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use api::Problem;
 use io_model::{Nanos, TenantId};
 use poller::{Recording, recorder};
 
+use crate::error::{DiskError, Reason};
 use crate::owner::Owner;
 use crate::poller_thread::{Message, TenantAt};
 use crate::problems::{no_such_disk, no_such_tenant};
@@ -31,7 +31,7 @@ pub struct Recorded {
 impl Owner {
     /// # Errors
     /// There is no such tenant, or it is not served now.
-    pub(crate) fn record(&mut self, name: &str) -> Result<Recorded, Problem> {
+    pub(crate) fn record(&mut self, name: &str) -> Result<Recorded, DiskError> {
         let drive = self.find_drive(name).ok_or_else(|| no_such_disk(name))?;
         let tenant = drive.find_tenant(name).ok_or_else(|| match drive.find_disk(name) {
             Some(_) => no_such_tenant(name),
@@ -39,7 +39,7 @@ impl Owner {
         })?;
         drive.record(tenant).ok_or_else(|| {
             let remedy = "wait until `evenkeel disk list` shows it as ready";
-            Problem::new(409, "not-served", format!("{name:?} is not served now"), remedy)
+            DiskError::new(Reason::NotServed, format!("{name:?} is not served now"), remedy)
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{MAX_SPAN_MS, Problem, Snapshot, StatsAsked};
+use api::{MAX_SPAN_MS, Snapshot, StatsAsked};
 use axum::Extension;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -13,10 +13,11 @@ use axum::extract::{Query, State};
 use confine::ThreadKind;
 use tokio::sync::oneshot;
 
+use crate::api_error::Refused;
 use crate::clock::Clock;
 use crate::daemon::Handle;
+use crate::error::{DiskError, Reason};
 use crate::http::Asked;
-use crate::refused::Refused;
 use crate::snapshot::Marks;
 use crate::traces::Stay;
 use crate::{panics, threads};
@@ -50,7 +51,9 @@ impl StatsView {
         let (answer, answered) = oneshot::channel();
         // If nobody hears it, nobody answers.
         let _ = self.requests.send(request(answer));
-        answered.await.map_err(|_| Problem::new(503, "ending", "the daemon is ending", "try again once it runs").into())
+        answered
+            .await
+            .map_err(|_| DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs").into())
     }
 }
 
@@ -72,7 +75,7 @@ fn run(requests: &Receiver<Request>, daemon: &Handle, clock: Clock) {
 /// The answer comes when the span is over.
 #[utoipa::path(
     get, path = "/v1/stats", params(StatsAsked),
-    responses((status = 200, body = Snapshot), (status = 422, body = Problem), (status = 503, body = Problem))
+    responses((status = 200, body = Snapshot), (status = 422, body = api::Problem), (status = 503, body = api::Problem))
 )]
 pub(crate) async fn stats(
     State(asked): State<Asked>,
@@ -82,7 +85,7 @@ pub(crate) async fn stats(
     let Query(StatsAsked { span_ms }) = span?;
     if span_ms > MAX_SPAN_MS {
         let remedy = format!("ask for {MAX_SPAN_MS} ms at most");
-        return Err(Problem::new(422, "invalid", format!("span_ms is {span_ms}"), remedy).into());
+        return Err(DiskError::new(Reason::Invalid, format!("span_ms is {span_ms}"), remedy).into());
     }
     let marks = if span_ms == 0 {
         Marks::start()

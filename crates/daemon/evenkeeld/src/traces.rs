@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use api::Problem;
 use confine::ThreadKind;
 use hyper::body::Bytes;
 use io_model::{Nanos, Op, TenantId};
@@ -16,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::daemon::{Command, Handle};
+use crate::error::{DiskError, Reason};
 use crate::recording::Recorded;
 use crate::summaries::unix_ms;
 use crate::{panics, threads};
@@ -104,15 +104,15 @@ impl Traces {
     ///
     /// # Errors
     /// It is being traced, or enough others are.
-    pub fn claim(&self, name: &str) -> Result<Claim, Problem> {
+    pub fn claim(&self, name: &str) -> Result<Claim, DiskError> {
         let mut taken = lock(&self.taken);
         if taken.contains(name) {
             let title = format!("{name:?} is being traced");
-            return Err(Problem::new(409, "traced", title, "wait until that trace is over, or end it"));
+            return Err(DiskError::new(Reason::Traced, title, "wait until that trace is over, or end it"));
         }
         if taken.len() >= MOST {
             let title = format!("{MOST} tenants are being traced");
-            return Err(Problem::new(503, "too-many-traces", title, "wait until one of these traces is over"));
+            return Err(DiskError::new(Reason::TooManyTraces, title, "wait until one of these traces is over"));
         }
         taken.insert(name.to_owned());
         Ok(Claim(Place { name: name.to_owned(), taken: Arc::clone(&self.taken) }))
@@ -339,10 +339,10 @@ mod tests {
         let (jobs, _asked) = channel();
         let traces = Traces { jobs, taken: Arc::default() };
         let first = traces.claim("a").expect("free");
-        let refused = |name: &str| traces.claim(name).err().map(|problem| problem.code);
-        assert_eq!(refused("a").as_deref(), Some("traced"));
+        let refused = |name: &str| traces.claim(name).err().map(|error| error.reason);
+        assert_eq!(refused("a"), Some(Reason::Traced));
         let _others: Vec<Claim> = ["b", "c", "d"].into_iter().filter_map(|name| traces.claim(name).ok()).collect();
-        assert_eq!(refused("e").as_deref(), Some("too-many-traces"));
+        assert_eq!(refused("e"), Some(Reason::TooManyTraces));
         drop(first);
         assert_eq!(refused("e"), None);
     }

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use api::{Deletion, Disk, DiskState, NewDisk, Operation, Problem};
+use api::{Deletion, Disk, DiskState, NewDisk, Operation};
 use backend_uring::{Kind, Uring, UringDrive};
 use nvme_driver::{Controller, VfioUserDevice};
 
 use super::*;
 use crate::disks::DiskCommand;
 use crate::drive::{Drive, Facts, ZeroRange};
+use crate::error::DiskError;
 
 const IMAGE_BYTES: u64 = 8 << 20;
 const TENANTS: [&str; 2] = ["old", "new"];
@@ -147,7 +148,7 @@ fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(crate::disks::Re
 
 fn create(daemon: &Daemon) -> (Disk, bool) {
     let new = Box::new(NewDisk { name: "new".into(), size: "2MiB".into(), ..NewDisk::default() });
-    ask::<Result<(Disk, bool), Problem>>(daemon, |reply| DiskCommand::Create(new, reply)).unwrap()
+    ask::<Result<(Disk, bool), DiskError>>(daemon, |reply| DiskCommand::Create(new, reply)).unwrap()
 }
 
 #[test]

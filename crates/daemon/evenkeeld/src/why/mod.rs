@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use anyhow::{Context, Result};
-use api::{Event, EventKind, MAX_WHY_MS, Problem, Why, WhyAsked};
+use api::{Event, EventKind, MAX_WHY_MS, Why, WhyAsked};
 use confine::ThreadKind;
 use history::{Comparison, NoComparison, Past};
 
 use crate::daemon::{DriveView, Handle};
 use crate::disks::DiskCommand;
+use crate::error::{DiskError, Reason};
 use crate::events::{EventLog, Happened};
 use crate::problems::no_such_disk;
 use crate::summaries::{Summaries, unix_ms};
@@ -37,7 +38,7 @@ const MOST_EVENTS: usize = 50;
 struct Question {
     tenant: String,
     asked: WhyAsked,
-    reply: Box<dyn FnOnce(Result<Why, Problem>) + Send>,
+    reply: Box<dyn FnOnce(Result<Why, DiskError>) + Send>,
 }
 
 /// The others' end of the thread. It ends when nobody can ask any more.
@@ -67,10 +68,10 @@ impl Asker {
         &self,
         tenant: String,
         asked: WhyAsked,
-        reply: impl FnOnce(Result<Why, Problem>) + Send + 'static,
-    ) -> Result<(), Problem> {
+        reply: impl FnOnce(Result<Why, DiskError>) + Send + 'static,
+    ) -> Result<(), DiskError> {
         let WhyAsked { from_unix_ms, to_unix_ms } = asked;
-        let invalid = |title: String, remedy: &str| Err(Problem::new(422, "invalid", title, remedy));
+        let invalid = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
         if to_unix_ms <= from_unix_ms {
             return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a time that has a length");
         }
@@ -81,9 +82,9 @@ impl Asker {
         self.questions.try_send(Question { tenant, asked, reply: Box::new(reply) }).map_err(|error| match error {
             TrySendError::Full(_) => {
                 let title = format!("{MOST_QUESTIONS} others ask already");
-                Problem::new(503, "too-many-ask", title, "ask again in a moment")
+                DiskError::new(Reason::TooManyAsk, title, "ask again in a moment")
             }
-            TrySendError::Disconnected(_) => Problem::new(503, "ending", "the daemon is ending", "try again later"),
+            TrySendError::Disconnected(_) => DiskError::new(Reason::Ending, "the daemon is ending", "try again later"),
         })
     }
 }
@@ -111,13 +112,13 @@ fn answer(
     views: &[DriveView],
     declared: &BTreeSet<String>,
     kept: &Kept,
-) -> Result<Why, Problem> {
+) -> Result<Why, DiskError> {
     let Kept { summaries, events } = kept;
     let now = unix_ms();
     let window = asked.from_unix_ms..asked.to_unix_ms.min(now.saturating_add(1));
     if window.is_empty() {
         let remedy = "ask for a time that has been";
-        return Err(Problem::new(422, "invalid", "that time has not come yet", remedy));
+        return Err(DiskError::new(Reason::Invalid, "that time has not come yet", remedy));
     }
     let mut notes = Vec::new();
     let current = summaries.current();
@@ -181,7 +182,7 @@ fn former(tenant: &str, comparison: &Comparison, events: &[Event]) -> Option<Str
     Some(format!("this is about a former disk of that name, which was deleted {after} s later"))
 }
 
-fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[String]) -> Problem {
+fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[String]) -> DiskError {
     let is_there = views.iter().any(|view| view.foresight.asks(tenant).is_some());
     let because = |remedy: &str| match notes {
         [] => remedy.to_owned(),
@@ -191,15 +192,19 @@ fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[Strin
         NoComparison::Idle if !is_there => no_such_disk(tenant),
         NoComparison::Idle => {
             let title = format!("{tenant:?}: {none}");
-            Problem::new(404, "idle", title, because("ask for a time at which its guest used it"))
+            DiskError::new(Reason::Idle, title, because("ask for a time at which its guest used it"))
         }
         NoComparison::Hung => {
             let title = format!("{tenant:?}: {none}, so the drive hung");
-            Problem::new(404, "hung", title, because("see `evenkeel drive list`, and what the kernel's log says of it"))
+            DiskError::new(
+                Reason::Hung,
+                title,
+                because("see `evenkeel drive list`, and what the kernel's log says of it"),
+            )
         }
         NoComparison::NoSummaries => {
             let remedy = "ask for a time in the last day at which the daemon ran";
-            Problem::new(404, "no-summaries", none.to_string(), because(remedy))
+            DiskError::new(Reason::NoSummaries, none.to_string(), because(remedy))
         }
     }
 }

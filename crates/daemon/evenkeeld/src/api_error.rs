@@ -6,6 +6,8 @@ use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::error::{DiskError, Reason};
+
 /// Where everything else is said.
 pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json describes the API";
 
@@ -15,6 +17,34 @@ pub(crate) struct Refused(pub(crate) Problem);
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self(problem)
+    }
+}
+
+impl From<DiskError> for Refused {
+    fn from(error: DiskError) -> Self {
+        Self(problem(error))
+    }
+}
+
+/// An error as the API tells it.
+pub(crate) fn problem(DiskError { reason, title, remedy, details }: DiskError) -> Problem {
+    Problem { status: status(reason).as_u16(), code: reason.code().to_owned(), title, remedy, details }
+}
+
+fn status(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::Hung
+        | Reason::Idle
+        | Reason::NoSuchDisk
+        | Reason::NoSuchDrive
+        | Reason::NoSuchTenant
+        | Reason::NoSummaries => StatusCode::NOT_FOUND,
+        Reason::Invalid | Reason::NoDescriptor => StatusCode::UNPROCESSABLE_ENTITY,
+        Reason::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        Reason::Ending | Reason::TooManyAsk | Reason::TooManyTraces => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::NotDurable => StatusCode::INSUFFICIENT_STORAGE,
+        // The state of things stands against it.
+        _ => StatusCode::CONFLICT,
     }
 }
 
