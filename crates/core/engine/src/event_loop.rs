@@ -17,8 +17,8 @@ use policy::{Cost, Policy, PolicyConfig, PollerShape, Terms};
 use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
 use ssd_model::Drive;
 
-use crate::contestant::Contestant;
 use crate::check::{BoundCounts, Contender, Ledger, Rule, Service, Shares, Watch};
+use crate::contestant::Contestant;
 use crate::device::{SimBackend, SimDrive};
 use crate::disks::{DiskCounts, Disks};
 use crate::event_loop::events::{Event, Events};

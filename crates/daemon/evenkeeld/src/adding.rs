@@ -21,16 +21,16 @@ use layout::{Layout, LayoutFile};
 use nvme_driver::VfioDescriptors;
 use promises::{drive_profile, planning};
 
-use crate::daemon::Command;
-use crate::disks::{DiskCommand, Reply};
+use crate::command::{Command, DiskCommand, Reply};
 use crate::drive::{self, HandedIn};
-use crate::error::{DiskError, Reason};
+use crate::happening::DriveId;
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::opened::OpenedDrive;
 use crate::owner::{Owner, part_with};
 use crate::problems::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
-use crate::served_drive::{DriveId, ServedDrive};
+use crate::served_drive::ServedDrive;
 use crate::threads;
+use api::{DiskError, Reason};
 
 /// A drive that is to be added, before it is looked at.
 struct Wanted {

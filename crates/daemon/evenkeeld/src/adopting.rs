@@ -4,9 +4,9 @@
 use api::{Action, Key, Step};
 use config::{AddedDrives, Sections};
 
-use crate::error::DiskError;
 use crate::owner::Owner;
 use crate::problems::{broken, not_durable};
+use api::DiskError;
 
 /// What of it a file declares.
 pub(crate) struct Adopted {

@@ -6,7 +6,7 @@ use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::error::{DiskError, Reason};
+use api::{DiskError, Reason};
 
 /// Where everything else is said.
 pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json describes the API";

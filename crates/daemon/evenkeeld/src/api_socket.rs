@@ -20,16 +20,14 @@ use rustix::net::sockopt::socket_peercred;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
+use crate::asked::{Asked, MAX_CLIENTS};
 use crate::client_stream::{ClientStream, HandedOver};
-use crate::http::{Asked, router, router_of_port};
+use crate::http::{router, router_of_port};
 use crate::places::{Connected, Places, Who};
 use crate::port::{self, OpenedPort};
 use crate::roles::{Role, Roles};
 use crate::traces::Stay;
 use crate::{panics, threads};
-
-/// Connections at a time.
-pub const MAX_CLIENTS: usize = 64;
 
 /// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
 const BACKLOG: i32 = 128;

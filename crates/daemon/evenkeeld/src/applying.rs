@@ -21,10 +21,11 @@ use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 use crate::adopting::Adopted;
-use crate::error::{DiskError, Reason};
+use crate::happening::DriveId;
 use crate::owner::Owner;
 use crate::problems::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
-use crate::served_drive::{DriveId, ServedDrive};
+use crate::served_drive::ServedDrive;
+use api::{DiskError, Reason};
 
 /// Whether tenants that left the file are deleted, or kept until the operator agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,165 +1,23 @@
 //! The daemon: one owner of everything that lives, on a thread of its own, changed by commands from one queue alone.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::EventKind;
-use backend_nvme::LastHealth;
 use client_socket::{Gate, Keeper, Sink, Surroundings};
-use config::{Config, Prepared};
+use config::Prepared;
 use confine::ThreadKind;
-use io_model::TenantId;
-use layout::Wiping;
-use nvme_controller::FormatRecord;
-use policy::PolicyConfig;
-use poller::Board;
 use ssd_model::Profile;
 
-use crate::disks::{DiskCommand, Reply};
-use crate::drive::{self, AnyDrive};
-use crate::error::DiskError;
-use crate::events::EventLog;
-use crate::foresight::Foresight;
-use crate::front_end::WipeStep;
+use crate::command::{Command, Handle};
+use crate::drive;
 use crate::opened::Opened;
+use crate::opened::{Engine, ToOpen};
 use crate::owner::Owner;
-use crate::recording::Recorded;
-use crate::served_drive::DriveId;
-use crate::zeroing::Zeroed;
 use crate::{panics, threads};
-
-/// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
-pub enum Command {
-    /// What the API asks for.
-    Disk(DiskCommand),
-    /// Read the own configuration file again, and apply it.
-    Reread,
-    /// What was read, or why it can't be.
-    OwnFile(Result<String, String>),
-    /// A tenant of that name has no client any more.
-    ClientLeft(String),
-    /// Something happened on a drive.
-    Happened(DriveId, Happening),
-    /// Have every command of the tenant of that name recorded.
-    Record(String, Reply<Result<Recorded, DiskError>>),
-    /// No more.
-    StopRecording(TenantId),
-    /// Answered once no tenant waits for its range to be zeroed.
-    WhenServed(Sender<()>),
-    /// What is said of the tenants that are there now, of each drive.
-    Describe(Sender<Vec<DriveView>>),
-    /// Complete what is in flight and end; answered with the commands that drives never answered.
-    Stop(Sender<u32>),
-}
-
-/// What a drive's pollers and threads tell of themselves.
-pub enum Happening {
-    /// A poller has let go of its part of a tenant.
-    Left(TenantId),
-    /// A guest formats one of its namespaces; the layout must remember, and then the guest's poller hears of it.
-    Format(TenantId, FormatRecord),
-    /// A controller has let go of its namespace of that identifier.
-    NamespaceLeft(TenantId, u32),
-    /// How far the range of a new tenant is.
-    Zeroed(Zeroed),
-    /// How far the wiper is with what a deleted disk left.
-    Wiped(WipeStep),
-    /// What the wiper is to write of that range: pieces of the drive.
-    Looked(Wiping, Vec<Range<u64>>),
-    /// A poller has let go of the wiper.
-    WiperLeft(TenantId),
-    /// The drive itself tells what goes wrong with it.
-    DriveFailing(String),
-}
-
-/// One drive, for threads that read what its tenants get.
-#[derive(Clone)]
-pub struct DriveView {
-    /// The drive.
-    pub name: Arc<str>,
-    /// The probes of its tenants.
-    pub board: Arc<Board>,
-    /// What was said of them.
-    pub foresight: Arc<Foresight>,
-    /// What it says of itself, where the kernel does not have it.
-    pub health: Option<LastHealth>,
-    /// What overwrites deleted disks, while it is there: nothing is said of it.
-    pub wiper: Option<TenantId>,
-}
-
-/// Gives the owner commands, from any thread.
-#[derive(Clone)]
-pub struct Handle {
-    commands: Sender<Command>,
-}
-
-impl Handle {
-    /// What is said of the tenants that are there now, of each drive.
-    ///
-    /// # Errors
-    /// The daemon has ended.
-    pub fn describe(&self) -> Result<Vec<DriveView>> {
-        self.ask(Command::Describe)
-    }
-
-    /// What the API asks for, and the answer.
-    ///
-    /// # Errors
-    /// The daemon has ended.
-    pub fn ask_disks<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
-        self.ask(|done| {
-            Command::Disk(command(Box::new(move |it| {
-                // Nobody gives up waiting.
-                let _ = done.send(it);
-            })))
-        })
-    }
-
-    /// Waits until no tenant waits for its range of the drive to be zeroed.
-    ///
-    /// # Errors
-    /// The daemon has ended.
-    pub fn wait_until_served(&self) -> Result<()> {
-        self.ask(Command::WhenServed)
-    }
-
-    /// Tells something that needs no answer. Nobody hears it if the daemon has ended.
-    pub fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
-    }
-
-    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
-        let (done, answer) = channel();
-        self.tell(command(done));
-        answer.recv().map_err(|_| anyhow!("the daemon is ending"))
-    }
-}
-
-/// Opens the drive of a configuration, with this many bytes.
-pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}
-
-impl<O: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>>> OpenDrive for O {}
-
-/// What follows from a configuration, unless a test has its own.
-pub struct Engine<O> {
-    /// Of every poller.
-    pub policy: PolicyConfig,
-    /// Opens the drive.
-    pub open: O,
-}
-
-/// A drive that is to be opened.
-pub struct ToOpen<O> {
-    /// How.
-    pub engine: Engine<O>,
-    /// What is served on it.
-    pub prepared: Prepared,
-    /// What it is, or is taken for.
-    pub profile: Profile,
-}
+use observe::events::EventLog;
 
 /// A running daemon. Drop it only after [`Daemon::stop`].
 pub struct Daemon {
@@ -180,7 +38,12 @@ impl Daemon {
 
     /// As [`Daemon::start`], for tests that have a policy and a drive of their own.
     #[cfg(test)]
-    fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
+    fn start_on(
+        engine: Engine<impl crate::opened::OpenDrive>,
+        prepared: Prepared,
+        profile: Profile,
+        sink: Sink,
+    ) -> Result<Self> {
         let opened = Opened::open(vec![ToOpen { engine, prepared, profile }], None, &sink)?;
         Self::serve(opened, sink, None)
     }
@@ -204,7 +67,7 @@ impl Daemon {
     /// A thread that can't be started, or a tenant that can't be served.
     pub fn serve(opened: Opened, sink: Sink, gate: Option<Arc<Gate>>) -> Result<Self> {
         let (commands, queue) = channel();
-        let handle = Handle { commands };
+        let handle = Handle::new(commands);
         let events = Arc::new(EventLog::new());
         let log = Arc::clone(&events);
         let owner = handle.clone();

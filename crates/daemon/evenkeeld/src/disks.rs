@@ -3,11 +3,9 @@
 //! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
-use std::os::fd::OwnedFd;
-
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
-    Exported, Key, NewDisk, NewDrive, Operation, Wipe,
+    Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind, Exported, Key, NewDisk,
+    Wipe,
 };
 use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -18,50 +16,18 @@ use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
 use crate::applying::{keys, of_front_end};
-use crate::drive::HandedIn;
-use crate::error::{DiskError, Reason};
+use crate::command::DiskCommand;
 use crate::front_end::Reached;
+use crate::happening::DriveId;
 use crate::owner::Owner;
 use crate::problems::{
     being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
-    no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_added, not_durable, not_writable,
-    otherwise, promise_not_kept, unjudged,
+    no_room_to_grow, no_shrinking, no_such_drive, no_such_tenant, not_added, not_durable, not_writable, otherwise,
+    promise_not_kept, unjudged,
 };
-use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
-use crate::snapshot::health_of;
-
-/// Where an answer goes. Dropped: there is none.
-pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
-
-/// What the API asks of the owner.
-pub enum DiskCommand {
-    /// All disks, or those whose sockets are a user's.
-    List(Option<u32>, Reply<Vec<Disk>>),
-    /// One more; `true`: it was not there.
-    Create(Box<NewDisk>, Reply<Result<(Disk, bool), DiskError>>),
-    /// What one is promised and held to.
-    Change(String, Box<DiskChange>, Reply<Result<Disk, DiskError>>),
-    /// A namespace comes to one more tenant.
-    Attach(String, Attach, Reply<Result<Disk, DiskError>>),
-    /// It leaves that tenant; answered once it has.
-    Detach(String, String, Reply<Result<Disk, DiskError>>),
-    /// It goes, and what it leaves is wiped.
-    Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
-    /// What goes on by itself.
-    Operations(Reply<Vec<Operation>>),
-    /// The drives.
-    Drives(Reply<Vec<Drive>>),
-    /// One more, with the descriptors that came with it.
-    AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, DiskError>>),
-    /// A drive that was asked for is open, or can't be opened.
-    DriveOpened(Box<NewDrive>, Result<HandedIn, DiskError>, Reply<Result<Drive, DiskError>>),
-    /// One less.
-    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, DiskError>>),
-    /// A configuration file.
-    Apply(Box<Apply>, Reply<Result<Applied, DiskError>>),
-    /// All that is served, as one.
-    Export(Reply<Result<Exported, DiskError>>),
-}
+use crate::served_drive::{Live, ServedDrive, terms_in_words};
+use api::{DiskError, Reason};
+use observe::snapshot::health_of;
 
 impl Owner {
     /// Does what the API asks for.
@@ -226,7 +192,7 @@ impl Owner {
     }
 
     fn no_such_disk(&self, name: &str) -> DiskError {
-        self.absent.why(name).map_or_else(|| no_such_disk(name), |why| disk_missing(name, &why))
+        self.absent.why(name).map_or_else(|| DiskError::no_such_disk(name), |why| disk_missing(name, &why))
     }
 
     /// The drive that a new disk goes to, and its configuration with the disk.
@@ -355,7 +321,7 @@ impl ServedDrive {
         if self.namespaces.find(name).is_some() {
             return self.grow_namespace(name, change);
         }
-        let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
+        let id = self.find_tenant(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         // Deleted, or taken off its pollers by a change that failed.
         if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
             return Err(being_deleted(name));
@@ -395,7 +361,7 @@ impl ServedDrive {
         settings: Option<&str>,
     ) -> Result<(), DiskError> {
         let name = &tenant.name;
-        let live = self.tenants.get(&id).ok_or_else(|| no_such_disk(name))?;
+        let live = self.tenants.get(&id).ok_or_else(|| DiskError::no_such_disk(name))?;
         let (before, moves) = (live.tenant.clone(), live.home != config.home(tenant) && self.is_free(id));
         let before_terms = before.terms;
         let is_remade = !reached.is_empty() || moves;
@@ -409,7 +375,7 @@ impl ServedDrive {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
             live.tenant.demand = tenant.demand.clone();
         }
-        self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
+        self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
         let terms = reached.is_empty() || before_terms != tenant.terms;
         let terms = terms.then(|| terms_in_words(&tenant.terms));

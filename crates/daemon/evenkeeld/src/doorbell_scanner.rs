@@ -18,9 +18,9 @@ use confine::ThreadKind;
 use guest_memory::MappedU32;
 use io_model::Nanos;
 
-use crate::clock::Clock;
 use crate::poller_waker::PollerWaker;
 use crate::{panics, threads};
+use observe::clock::Clock;
 
 /// Doorbells, each with the value that its poller last acted on.
 pub type Doorbells = Vec<(MappedU32, u32)>;

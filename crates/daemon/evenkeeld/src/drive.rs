@@ -15,13 +15,14 @@ use policy::{PolicyConfig, PollerShape};
 use poller::{Board, Poller};
 use ssd_model::Profile;
 
-use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::front_end::Served;
+use crate::happening::Teller;
 use crate::nvme_drive::{self, SurveyedNvme};
+use crate::poller_thread::SetWeights;
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
 use crate::pulse::Pulses;
-use crate::served_drive::Teller;
+use observe::clock::Clock;
 
 /// What a drive can do, as far as a controller must know.
 #[derive(Debug, Clone, Copy)]
@@ -219,9 +220,6 @@ fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Resu
     let queues = drive.open_weighted_queues(&classes, weights, shape.hwq_depth).ok_or_else(none)??;
     Ok((queues, drive.weights()))
 }
-
-/// Sets the weights of a drive's arbitration classes.
-pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
 const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true, weighted: false, on_cpus: false };
 

@@ -2,7 +2,6 @@
 //!
 //! Requests reach it on the sockets of `api_socket`. It asks the owner thread for everything it answers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
@@ -12,36 +11,29 @@ use api::{
     Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
 use crate::api_error::{Refused, SEE_DOCUMENT};
-use crate::api_socket::MAX_CLIENTS;
+use crate::asked::Asked;
 use crate::body::Object;
 use crate::client_stream::HandedOver;
-use crate::daemon::{Command, Handle};
-use crate::disks::{DiskCommand, Reply};
-use crate::events::{EventLog, Happened};
+use crate::command::{Command, DiskCommand, Handle, Reply};
 use crate::foreign_pages;
 use crate::http_why;
-use crate::live_thread::{self, LiveView};
-use crate::metrics_thread::{self, Metrics};
-use crate::port::{self, Token};
-use crate::problems::no_such_disk;
+use crate::live_thread::{self};
+use crate::metrics_thread::{self};
 use crate::roles::Role;
-use crate::stats_thread::{self, StatsView};
-use crate::traces::Traces;
-use crate::why::Asker;
-
-/// How many clients may wait for events at once. The other connections stay free for requests that do something.
-const MAX_WAITING: usize = MAX_CLIENTS / 2;
+use crate::stats_thread::{self};
+use crate::token::{self, Token};
+use observe::events::Happened;
 
 /// The time limit of one request, beyond the span that it asks about.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
@@ -138,61 +130,6 @@ fn meaning(status: &str) -> &'static str {
     }
 }
 
-/// What the handlers need.
-#[derive(Clone)]
-pub struct Asked {
-    daemon: Handle,
-    events: Arc<EventLog>,
-    /// One permit for each client that may wait for events.
-    waits: Arc<Semaphore>,
-    metrics: Metrics,
-    pub(crate) asker: Asker,
-    pub(crate) traces: Traces,
-    live: LiveView,
-    pub(crate) stats: StatsView,
-}
-
-impl Asked {
-    /// Takes no permit for waiting yet.
-    pub fn new(
-        daemon: Handle,
-        events: Arc<EventLog>,
-        metrics: Metrics,
-        live: LiveView,
-        stats: StatsView,
-        asker: Asker,
-        traces: Traces,
-    ) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live, stats }
-    }
-
-    /// A permit to wait. Without one left, the client gets an error with `remedy`.
-    pub(crate) fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
-        self.waits.try_acquire().map_err(|_| {
-            let title = format!("{MAX_WAITING} others wait already");
-            Problem::new(503, "too-many-wait", title, remedy).into()
-        })
-    }
-}
-
-impl FromRef<Asked> for Handle {
-    fn from_ref(asked: &Asked) -> Self {
-        asked.daemon.clone()
-    }
-}
-
-impl FromRef<Asked> for Metrics {
-    fn from_ref(asked: &Asked) -> Self {
-        asked.metrics.clone()
-    }
-}
-
-impl FromRef<Asked> for LiveView {
-    fn from_ref(asked: &Asked) -> Self {
-        asked.live.clone()
-    }
-}
-
 /// The web page. It requests its data itself.
 async fn the_page() -> impl IntoResponse {
     (page::headers(), page::html())
@@ -241,7 +178,7 @@ pub fn router_of_port(asked: Asked, token: Token) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(if_text))
-        .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
+        .layer(axum::middleware::from_fn_with_state(token, token::if_proven))
         // The page holds no secrets, and a browser has no token before it has the page.
         .route("/", get(the_page).fallback(no_such_method))
         .layer(axum::middleware::from_fn(in_time))
@@ -347,7 +284,7 @@ async fn show(
 ) -> Result<Json<Disk>, Refused> {
     let disks = ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await?;
     let found = disks.into_iter().find(|disk| disk.name == name);
-    Ok(Json(found.ok_or_else(|| no_such_disk(&name))?))
+    Ok(Json(found.ok_or_else(|| api::DiskError::no_such_disk(&name))?))
 }
 
 /// Creates a disk. Repeating the request is harmless.

@@ -14,11 +14,10 @@ use hyper::body::{Bytes, Frame};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api_error::Refused;
-use crate::daemon::{Command, Handle};
-use crate::http::Asked;
-use crate::recording::Recorded;
+use crate::asked::Asked;
+use crate::command::{Command, Handle, Recorded};
 use crate::traces::{Stay, Traces};
-use crate::why::Asker;
+use observe::why::Asker;
 
 impl FromRef<Asked> for Asker {
     fn from_ref(asked: &Asked) -> Self {

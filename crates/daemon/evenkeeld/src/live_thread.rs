@@ -16,15 +16,13 @@ use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
 use crate::api_error::Refused;
-use crate::clock::Clock;
-use crate::daemon::Handle;
-use crate::disks::DiskCommand;
-use crate::error::{DiskError, Reason};
-use crate::events::EventLog;
-use crate::problems::no_such_disk;
-use crate::snapshot::DriveMarks;
-use crate::verdicts::Verdicts;
+use crate::command::{DiskCommand, Handle};
 use crate::{handover, panics, threads};
+use api::{DiskError, Reason};
+use observe::clock::Clock;
+use observe::events::EventLog;
+use observe::snapshot::DriveMarks;
+use observe::verdicts::Verdicts;
 
 /// A longer span is dropped: it would not describe the present.
 const SPAN_MAX: Duration = Duration::from_secs(10);
@@ -251,7 +249,7 @@ fn upper_bounds_ns() -> impl Iterator<Item = u64> {
 impl Reading {
     fn detail(&self, name: &str) -> Result<LiveDetail, DiskError> {
         let at = self.live.tenants.iter().position(|tenant| tenant.name == name);
-        let at = at.ok_or_else(|| no_such_disk(name))?;
+        let at = at.ok_or_else(|| DiskError::no_such_disk(name))?;
         let (row, probes) = &self.tenants[at];
         let latencies = probes.latency_counts();
         let mut counts: Vec<u64> = latencies.at_most(upper_bounds_ns().chain([u64::MAX])).collect();

@@ -12,9 +12,9 @@ use confine::ThreadKind;
 use io_model::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::clock::Clock;
 use crate::pulse::{Pulses, Stuck};
 use crate::{panics, threads};
+use observe::clock::Clock;
 
 /// The watchdog is fed so often in its interval.
 const FEEDS: u32 = 4;

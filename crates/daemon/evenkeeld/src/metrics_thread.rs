@@ -20,14 +20,15 @@ use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
 use crate::api_error::Refused;
-use crate::clock::Clock;
-use crate::cpu_waits::CpuWaits;
-use crate::daemon::{DriveView, Handle};
-use crate::disks::DiskCommand;
-use crate::error::{DiskError, Reason};
-use crate::totals::{Ledger, Served};
-use crate::verdicts::Verdicts;
+use crate::command::{DiskCommand, Handle};
+use observe::DriveView;
+use observe::clock::Clock;
+use observe::cpu_waits::CpuWaits;
+
 use crate::{panics, threads};
+use api::{DiskError, Reason};
+use observe::totals::{Ledger, Served};
+use observe::verdicts::Verdicts;
 
 /// The handle through which requests reach the thread.
 #[derive(Clone)]

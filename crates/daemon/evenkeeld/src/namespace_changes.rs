@@ -12,14 +12,13 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::Placement;
 
-use crate::disks::Reply;
-use crate::error::{DiskError, Reason};
+use crate::command::Reply;
 use crate::namespaces::{LiveNamespace, State};
 use crate::problems::{
-    broken, declared, failed, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
-    not_writable,
+    broken, declared, failed, invalid, name_reserved, name_taken, no_room, no_such_tenant, not_durable, not_writable,
 };
 use crate::served_drive::ServedDrive;
+use api::{DiskError, Reason};
 
 /// What `frontend` is of a disk without a socket.
 pub(crate) const NAMESPACE: &str = "namespace";
@@ -175,7 +174,7 @@ impl ServedDrive {
         };
         self.when_namespace_left(at, move |owner| {
             let found = owner.namespaces.find(&name);
-            reply(found.and_then(|id| owner.describe_namespace(id)).ok_or_else(|| no_such_disk(&name)));
+            reply(found.and_then(|id| owner.describe_namespace(id)).ok_or_else(|| DiskError::no_such_disk(&name)));
         });
     }
 
@@ -311,7 +310,7 @@ impl ServedDrive {
     /// A namespace that the API created and that is not being deleted, with its section.
     fn namespace_to_change(&self, name: &str) -> Result<(TenantId, api::Namespace), DiskError> {
         let Some(id) = self.namespaces.find(name) else {
-            self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
+            self.find_tenant(name).ok_or_else(|| DiskError::no_such_disk(name))?;
             let title = format!("{name:?} is a tenant's own disk, and no other controller can have it");
             let remedy = "make a namespace with `evenkeel disk create --attach`";
             return Err(DiskError::new(Reason::NoNamespace, title, remedy));

@@ -12,8 +12,8 @@ use config::{Config, Namespace};
 use io_model::TenantId;
 use io_model::units::Size;
 
-use crate::daemon::Happening;
 use crate::front_end::{self, NvmeOrder};
+use crate::happening::Happening;
 use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::ServedDrive;
 

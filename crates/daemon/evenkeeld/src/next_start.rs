@@ -7,10 +7,10 @@ use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
 use promises::{drive_profile, ready};
 
-use crate::error::{DiskError, Reason};
 use crate::owner::Owner;
 use crate::problems::in_words;
 use crate::served_drive::ServedDrive;
+use api::{DiskError, Reason};
 
 impl Owner {
     /// Refuses a file with which the daemon would not start, with the lines that are to blame.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
-    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, LBA_BYTES, Missing, SocketSection, Tenant,
+    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, LBA_BYTES, Missing, Prepared,
+    SocketSection, Tenant,
 };
 use layout::{Change, LayoutError, LayoutFile, Placement};
 use policy::PolicyConfig;
@@ -19,13 +20,35 @@ use promises::drive_profile;
 use ssd_model::Profile;
 use ublk::Helper;
 
-use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
 use crate::manager::Manager;
 use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
 use crate::port::OpenedPort;
 use crate::roles::Roles;
+
+/// Opens the drive of a configuration, with this many bytes.
+pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}
+
+impl<O: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>>> OpenDrive for O {}
+
+/// What follows from a configuration, unless a test has its own.
+pub struct Engine<O> {
+    /// Of every poller.
+    pub policy: PolicyConfig,
+    /// Opens the drive.
+    pub open: O,
+}
+
+/// A drive that is to be opened.
+pub struct ToOpen<O> {
+    /// How.
+    pub engine: Engine<O>,
+    /// What is served on it.
+    pub prepared: Prepared,
+    /// What it is, or is taken for.
+    pub profile: Profile,
+}
 
 /// Everything that is opened once.
 pub struct Opened {

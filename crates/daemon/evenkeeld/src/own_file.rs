@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use confine::ThreadKind;
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::daemon::{Command, Handle};
+use crate::command::{Command, Handle};
 use crate::threads;
 
 /// Where the file is.

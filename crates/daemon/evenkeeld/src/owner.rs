@@ -11,25 +11,26 @@ use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 
 use crate::api_socket::ApiSocket;
-use crate::clock::Clock;
-use crate::daemon::{Command, Handle};
-use crate::events::EventLog;
+use crate::asked::Asked;
+use crate::command::{Command, Handle};
 use crate::front_end::Reached;
-use crate::http::Asked;
+use crate::happening::DriveId;
 use crate::live_thread::{LiveReader, LiveView};
 use crate::manager::Notices;
 use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
-use crate::served_drive::{Common, DriveId, ServedDrive, answer};
+use crate::served_drive::{Common, ServedDrive, answer};
 use crate::stats_thread::StatsView;
 use crate::status;
-use crate::summaries::{Around, Summaries};
-use crate::totals::{Ledger, Served};
 use crate::traces::Traces;
-use crate::verdicts::Verdicts;
-use crate::why::Asker;
+use observe::clock::Clock;
+use observe::events::EventLog;
+use observe::summaries::{Around, Summaries};
+use observe::totals::{Ledger, Served};
+use observe::verdicts::Verdicts;
+use observe::why::Asker;
 
 /// How often to look whether a keeper that ended has come again.
 const KEEPER_PERIOD: Duration = Duration::from_secs(5);
@@ -62,7 +63,7 @@ impl Owner {
     /// Starts the pollers, and lets clients connect to every tenant of the configuration.
     ///
     /// # Errors
-    /// See [`crate::daemon::Daemon::start`].
+    /// A problem with a drive, a socket in use, or a thread that can't be started.
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
         let Opened { drives, added, absent, api, port, state_dir, own_file, roles, .. } = opened;
         let (helper, keeper, history, manager) = (opened.helper, opened.keeper, opened.history, opened.manager);
@@ -82,7 +83,8 @@ impl Owner {
         let metrics = Metrics::start(daemon(), Arc::clone(&verdicts), clock, state_dir, ledger)?;
         let live = LiveView::start(LiveReader { daemon: daemon(), verdicts, events: events(), clock })?;
         let sink = Arc::clone(&common.around.sink);
-        let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
+        let summaries =
+            Summaries::start(history, Around { daemon: Box::new(daemon()), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
         let asked = Asked::new(
             daemon(),
@@ -165,7 +167,8 @@ impl Owner {
             self.drives.values().for_each(|drive| drive.pollers.tell_behaviour(&drive.config));
         }
         if self.notices.are_wanted() {
-            let status = status::in_words(self);
+            let missing: Vec<&str> = self.absent.drives.iter().map(|missing| missing.name()).collect();
+            let status = status::in_words(&self.drives.values().collect::<Vec<_>>(), &missing);
             if status != self.told_status {
                 self.notices.status(status.clone());
                 self.told_status = status;

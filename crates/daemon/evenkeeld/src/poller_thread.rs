@@ -15,15 +15,17 @@ use policy::{AnyPolicy, Policy, Terms};
 use poller::{INTERVAL, Poller, Probe, Progress, Recorder, TenantSlot};
 use rustix::thread::CpuSet;
 
-use crate::clock::Clock;
-use crate::cpu_waits::CountedPoller;
 use crate::doorbell_scanner::{self, DoorbellScanner, Doorbells, Sleeper};
-use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
 use crate::pulse::Pulses;
 use crate::stopwatch::Stopwatch;
 use crate::{panics, threads};
+use observe::clock::Clock;
+use observe::cpu_waits::CountedPoller;
+
+/// Sets the weights of a drive's arbitration classes.
+pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
@@ -141,7 +143,7 @@ pub struct Start<S, B> {
     pub set_weights: Option<SetWeights>,
     /// At first.
     pub behaviour: Behaviour,
-    /// See [`Facts::on_cpus`](crate::drive::Facts::on_cpus).
+    /// The CPUs of the drive's interrupts are told to it, where the drive asks for that.
     pub drive_on_cpus: bool,
     /// Run on this CPU only.
     pub cpu: Option<u32>,

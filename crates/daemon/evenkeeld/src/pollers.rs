@@ -13,14 +13,14 @@ use io_model::TenantId;
 use policy::{PolicyConfig, PollerShape};
 use poller::Board;
 
-use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
-use crate::error::{DiskError, Reason};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
 use crate::pulse::Pulses;
 use crate::{queues, stopwatch, threads};
+use api::{DiskError, Reason};
+use observe::clock::Clock;
 
 /// A poller; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

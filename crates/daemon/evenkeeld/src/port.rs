@@ -8,26 +8,19 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use api::Problem;
 use axum::Extension;
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use client_socket::{Level, Sink};
 use config::{Config, Identity};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
-use subtle::ConstantTimeEq;
 use tokio::task::AbortHandle;
 
-use crate::api_error::Refused;
 use crate::api_socket::{RETRY, serve_connection};
+use crate::token::{Proof, Token};
 use crate::traces::Stay;
 
 /// Connections at a time.
@@ -35,25 +28,6 @@ const MAX_CLIENTS: usize = 32;
 
 /// How long an answer may wait for its client to read on.
 const UNREAD_LIMIT_MS: u32 = 5000;
-
-/// What who asks must show.
-#[derive(Clone)]
-pub struct Token {
-    secret: Arc<str>,
-    /// Where it is to be found.
-    remedy: Arc<str>,
-}
-
-impl Token {
-    /// Whether a request shows it (RFC 6750). Takes as long for any other token of its length.
-    fn is_in(&self, headers: &HeaderMap) -> bool {
-        let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let Some((scheme, shown)) = shown.and_then(|shown| shown.split_at_checked("Bearer ".len())) else {
-            return false;
-        };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(shown.trim_ascii().ct_eq(self.secret.as_bytes()))
-    }
-}
 
 /// The port, and the token for it.
 pub struct OpenedPort {
@@ -92,29 +66,6 @@ impl fmt::Display for OpenedPort {
         let Ok(address) = self.listener.local_addr() else { return Ok(()) };
         write!(f, "http://{address}/ shows who hurts whom, and has /metrics: {}", self.token.remedy)
     }
-}
-
-/// Whether a connection has shown the token.
-#[derive(Clone, Default)]
-pub struct Proof(Arc<AtomicBool>);
-
-/// Tells a client without the token what to do.
-pub async fn if_proven(
-    State(token): State<Token>,
-    Extension(proof): Extension<Proof>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if token.is_in(request.headers()) {
-        proof.0.store(true, Ordering::Relaxed);
-        return next.run(request).await;
-    }
-    let title = match request.headers().contains_key(header::AUTHORIZATION) {
-        true => "that is not the token",
-        false => "this takes a token",
-    };
-    let problem = Problem::new(401, "no-token", title, &*token.remedy);
-    ([(header::WWW_AUTHENTICATE, "Bearer")], Refused(problem)).into_response()
 }
 
 /// Serves all clients that connect; never ends. Without a port there are none.
@@ -160,26 +111,5 @@ impl Clients {
         let oldest = self.0.iter().position(|(_, proof)| !proof.0.load(Ordering::Relaxed));
         let oldest = oldest.and_then(|at| self.0.remove(at));
         oldest.map(|(task, _)| task.abort()).is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_token_alone_is_the_token() {
-        let token = Token { secret: "0123456789abcdef".into(), remedy: "".into() };
-        let shows = |value: &str| {
-            let value = HeaderValue::from_str(value).expect("a header's value");
-            token.is_in(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
-        };
-        assert!(shows("Bearer 0123456789abcdef") && shows("bearer  0123456789abcdef"));
-        for value in ["", "Bearer", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0"]
-        {
-            assert!(!shows(value), "{value}");
-        }
-        assert!(!shows("Basic  0123456789abcdef") && !shows("Bearer 0123456789ABCDEF"));
-        assert!(!token.is_in(&HeaderMap::new()));
     }
 }

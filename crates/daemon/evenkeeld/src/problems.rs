@@ -4,8 +4,8 @@ use config::{Config, ConfigErrors, KeyChange, Missing};
 use io_model::units::Size;
 use layout::{LayoutError, RANGE_STEP_BYTES, is_full};
 
-use crate::error::{DiskError, Reason};
 use crate::open_files;
+use api::{DiskError, Reason};
 
 /// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
 pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
@@ -116,10 +116,6 @@ pub(crate) fn disk_missing(name: &str, why: &str) -> DiskError {
 pub(crate) fn no_such_tenant(tenant: &str) -> DiskError {
     let title = format!("there is no tenant {tenant:?}");
     DiskError::new(Reason::NoSuchTenant, title, "`evenkeel disk list` has the names of those that have a socket")
-}
-
-pub(crate) fn no_such_disk(name: &str) -> DiskError {
-    DiskError::new(Reason::NoSuchDisk, format!("there is no disk {name:?}"), "`evenkeel disk list` has their names")
 }
 
 pub(crate) fn declared(name: &str, config: &Config) -> DiskError {

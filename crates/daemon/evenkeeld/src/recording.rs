@@ -1,41 +1,26 @@
 //! Has every command of a tenant recorded at its pollers, for a while.
 
-use std::sync::Arc;
+use io_model::TenantId;
+use poller::recorder;
 
-use io_model::{Nanos, TenantId};
-use poller::{Recording, recorder};
-
-use crate::error::{DiskError, Reason};
+use crate::command::Recorded;
 use crate::owner::Owner;
 use crate::poller_thread::{Message, TenantAt};
-use crate::problems::{no_such_disk, no_such_tenant};
+use crate::problems::no_such_tenant;
 use crate::served_drive::ServedDrive;
+use api::{DiskError, Reason};
 
 /// Commands that may wait at each poller to be taken: 20 ms of the fastest drive there is. 3 MiB.
 const RING_COMMANDS: usize = 1 << 16;
-
-/// The tenant's commands from now on.
-pub struct Recorded {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Its drive.
-    pub drive: Arc<str>,
-    /// The policy in force.
-    pub policy: &'static str,
-    /// When this began, by the pollers' clock.
-    pub start: Nanos,
-    /// One of each poller that serves it.
-    pub rings: Vec<Recording>,
-}
 
 impl Owner {
     /// # Errors
     /// There is no such tenant, or it is not served now.
     pub(crate) fn record(&mut self, name: &str) -> Result<Recorded, DiskError> {
-        let drive = self.find_drive(name).ok_or_else(|| no_such_disk(name))?;
+        let drive = self.find_drive(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         let tenant = drive.find_tenant(name).ok_or_else(|| match drive.find_disk(name) {
             Some(_) => no_such_tenant(name),
-            None => no_such_disk(name),
+            None => DiskError::no_such_disk(name),
         })?;
         drive.record(tenant).ok_or_else(|| {
             let remedy = "wait until `evenkeel disk list` shows it as ready";

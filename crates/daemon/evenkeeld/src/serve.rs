@@ -19,7 +19,8 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
 use ublk::Helper;
 
-use crate::daemon::{Command, Daemon};
+use crate::command::Command;
+use crate::daemon::Daemon;
 use crate::log;
 use crate::manager::Manager;
 use crate::opened::Opened;

@@ -19,19 +19,22 @@ use promises::planning;
 use ssd_model::Profile;
 use ublk::Helper;
 
-use crate::clock::Clock;
-use crate::daemon::{Command, DriveView, Handle, Happening};
-use crate::events::EventLog;
-use crate::foresight::Foresight;
+use observe::DriveView;
+use observe::clock::Clock;
+
+use crate::command::{Command, Handle};
 use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
+use crate::happening::{DriveId, Happening, Teller};
 use crate::log;
 use crate::namespaces::Namespaces;
 use crate::opened::{self, OpenedDrive};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, PollerThreads, Pollers};
-use crate::promises_watch::PromiseWatch;
-use crate::wiping::Wipes;
+use crate::wipes::Wipes;
 use crate::zeroing::Zeroing;
+use observe::events::EventLog;
+use observe::foresight::Foresight;
+use observe::promises_watch::PromiseWatch;
 
 /// A poller that has not taken a tenant on by then is stuck.
 pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
@@ -62,10 +65,6 @@ pub(crate) struct Ready {
     served_at: Vec<ServedAt>,
 }
 
-/// A drive of the daemon's; given once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DriveId(pub(crate) u32);
-
 /// What all drives have in common.
 #[derive(Clone)]
 pub(crate) struct Common {
@@ -80,20 +79,6 @@ pub(crate) struct Common {
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, if anything does.
     pub(crate) keeper: Option<Arc<Keeper>>,
-}
-
-/// Tells the owner what happens on one drive, from any thread.
-#[derive(Clone)]
-pub struct Teller {
-    drive: DriveId,
-    handle: Handle,
-}
-
-impl Teller {
-    /// Nobody hears it if the daemon has ended.
-    pub fn tell(&self, happening: Happening) {
-        self.handle.tell(Command::Happened(self.drive, happening));
-    }
 }
 
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
@@ -130,7 +115,7 @@ impl ServedDrive {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
         let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper } = common;
         around.sink = log::on_drive(around.sink, &config.device.name);
-        let teller = Teller { drive: id, handle };
+        let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
         let pollers = Pollers::new(drive, threads, clock);
         let promises = PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events));
@@ -174,7 +159,7 @@ impl ServedDrive {
     /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
     ///
     /// # Errors
-    /// See [`crate::daemon::Daemon::start`].
+    /// A tenant that can't be served, or a thread that can't be started.
     pub fn start_tenants(&mut self) -> Result<()> {
         let tenants = self.config.tenants.clone();
         let parts = self.pollers.open_planned(&self.config, &self.policy)?;

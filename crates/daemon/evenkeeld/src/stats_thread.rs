@@ -14,13 +14,13 @@ use confine::ThreadKind;
 use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::clock::Clock;
-use crate::daemon::Handle;
-use crate::error::{DiskError, Reason};
-use crate::http::Asked;
-use crate::snapshot::Marks;
+use crate::asked::Asked;
+use crate::command::Handle;
 use crate::traces::Stay;
 use crate::{panics, threads};
+use api::{DiskError, Reason};
+use observe::clock::Clock;
+use observe::snapshot::Marks;
 
 /// Asks the thread. It ends when nobody can ask any more.
 #[derive(Clone)]

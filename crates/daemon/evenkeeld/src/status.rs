@@ -1,21 +1,19 @@
 //! What is served, in one line for people: what a service manager shows.
 
-use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 
 /// Names in a line at most: it is to stay one that fits a screen.
 const NAMES_MAX: usize = 3;
 
 /// What is served, and what needs an operator's attention.
-pub fn in_words(owner: &Owner) -> String {
-    let drives = || owner.drives.values();
+pub fn in_words<'a>(all: &[&'a ServedDrive], missing: &[&'a str]) -> String {
+    let drives = || all.iter().copied();
     let disks = drives().map(|drive| drive.tenants.len() + drive.namespaces.count()).sum();
     let zeroing = drives().map(|drive| drive.waiting.len()).sum::<usize>();
     let mut broken: Vec<&str> = drives().flat_map(ServedDrive::broken_promises).collect();
     broken.sort_unstable();
-    let missing: Vec<&str> = owner.absent.drives.iter().map(|missing| missing.name()).collect();
 
-    let mut text = format!("Serving {} on {}", counted(disks, "disk"), counted(owner.drives.len(), "drive"));
+    let mut text = format!("Serving {} on {}", counted(disks, "disk"), counted(all.len(), "drive"));
     if zeroing > 0 {
         text += &format!(", {zeroing} of them once zeroed");
     }
@@ -23,7 +21,7 @@ pub fn in_words(owner: &Owner) -> String {
         text += &format!("; promises broken: {}", listed(&broken));
     }
     if !missing.is_empty() {
-        text += &format!("; drives missing: {}", listed(&missing));
+        text += &format!("; drives missing: {}", listed(missing));
     }
     text
 }

@@ -105,7 +105,7 @@ mod tests {
     use poller::HistogramCounts;
 
     use super::*;
-    use crate::clock::Clock;
+    use observe::clock::Clock;
 
     #[test]
     fn time_on_the_cpu_counts_and_time_away_from_it_does_not() {

@@ -14,11 +14,10 @@ use io_model::{Nanos, Op, TenantId};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::daemon::{Command, Handle};
-use crate::error::{DiskError, Reason};
-use crate::recording::Recorded;
-use crate::summaries::unix_ms;
+use crate::command::{Command, Handle, Recorded};
 use crate::{panics, threads};
+use api::{DiskError, Reason};
+use observe::summaries::unix_ms;
 
 /// Traces at a time.
 const MOST: usize = 4;

@@ -5,7 +5,6 @@
 //! is not written: a thread that may wait for the file system looks where data is. The wiper is there only while there
 //! is something to do. Whatever was begun and not ended goes on at the next start.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -22,86 +21,13 @@ use layout::{LayoutError, WipeMethod, Wiping};
 use policy::Terms;
 use poller::Probe;
 
-use crate::daemon::Happening;
-use crate::front_end::{Wipe, WipeError, WipeStep, Wiper};
+use crate::front_end::{Wipe, Wiper};
+use crate::happening::{Happening, WipeError, WipeStep};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::PollerId;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
 use crate::threads;
-
-/// Where the wiper is.
-#[derive(Debug, Default)]
-enum State {
-    /// There is none.
-    #[default]
-    Away,
-    /// At a poller, with the range that starts there.
-    Busy(PollerId, TenantAt, u64, Begun),
-    /// It was told to go.
-    Leaving(TenantId),
-}
-
-/// When the wiper began with a range.
-#[derive(Debug, Clone, Copy)]
-struct Begun {
-    at: Instant,
-    /// What was done before.
-    done_bytes: u64,
-    /// What is written from then on. `None`: a thread still looks.
-    write_bytes: Option<u64>,
-}
-
-/// Over all passes.
-fn done_bytes(range: &Wiping) -> u64 {
-    range.size_bytes * u64::from(range.passes) + range.wiped_bytes
-}
-
-/// What the owner knows of deletions.
-#[derive(Debug, Default)]
-pub struct Wipes {
-    state: State,
-    /// Ranges of tenants that are still leaving.
-    held: BTreeMap<TenantId, Vec<u64>>,
-    /// Ranges that the drive failed, and why: until the next start nobody has them.
-    failed: BTreeMap<u64, String>,
-    /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
-    drive_makes_no_zeros: bool,
-}
-
-impl Wipes {
-    /// Whether the range that starts there could not be overwritten.
-    pub fn has_failed(&self, offset_bytes: u64) -> bool {
-        self.failed.contains_key(&offset_bytes)
-    }
-
-    /// The wiper, while it is there.
-    pub fn wiper(&self) -> Option<TenantId> {
-        match self.state {
-            State::Away => None,
-            State::Busy(_, at, ..) => Some(at.id),
-            State::Leaving(id) => Some(id),
-        }
-    }
-
-    /// Bytes per second since it was begun.
-    fn rate(&self, range: &Wiping) -> Option<u64> {
-        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
-        let done = done_bytes(range).checked_sub(begun.done_bytes)?;
-        let rate = (done as f64 / begun.at.elapsed().as_secs_f64()) as u64;
-        (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
-    }
-
-    /// What is written of a range since it was begun.
-    fn write_bytes(&self, range: &Wiping) -> Option<u64> {
-        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
-        begun.write_bytes.filter(|_| *offset_bytes == range.offset_bytes)
-    }
-
-    fn may_begin(&self, range: &Wiping) -> bool {
-        let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
-        !is_held && !self.has_failed(range.offset_bytes)
-    }
-}
+use crate::wipes::{Begun, State, done_bytes};
 
 impl ServedDrive {
     /// Why something that deleted disks left can't be wiped.

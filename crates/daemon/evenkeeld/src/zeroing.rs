@@ -15,9 +15,8 @@ use confine::ThreadKind;
 use io_model::TenantId;
 use layout::Placement;
 
-use crate::daemon::Happening;
 use crate::drive::ZeroRange;
-use crate::served_drive::Teller;
+use crate::happening::{Happening, Teller, Zeroed};
 use crate::threads;
 
 /// Bytes zeroed at a time; between two of them the thread can end.
@@ -25,16 +24,6 @@ const STEP_BYTES: u64 = 64 << 20;
 
 /// How often a long one is recorded and told.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
-
-/// How far the range of a tenant is.
-pub struct Zeroed {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Bytes from its start that are zeroed durably, or why they can't be.
-    pub result: Result<u64>,
-    /// Nothing more is written for this job.
-    pub is_over: bool,
-}
 
 /// The thread.
 pub struct Zeroing {

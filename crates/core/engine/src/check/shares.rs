@@ -1,7 +1,7 @@
 //! Weights over the measured time.
 
-use policy::{COST_UNIT, Class, FairConfig, PolicyConfig, Terms};
 use crate::contestant::FairQueueing;
+use policy::{COST_UNIT, Class, FairConfig, PolicyConfig, Terms};
 
 use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};

@@ -9,8 +9,8 @@ use policy::{Policy, PollerShape};
 use poller::{Poller, Probe};
 
 use super::{Awaited, Engine, MutexTurn, Node};
-use crate::contestant::Contestant;
 use crate::check::{Watch, turns};
+use crate::contestant::Contestant;
 use crate::device::SimBackend;
 use crate::disks::WipeJob;
 use crate::guest::Guest;

@@ -3,8 +3,8 @@
 use io_model::Extents;
 use policy::Policy;
 
-use crate::contestant::Contestant;
 use super::Engine;
+use crate::contestant::Contestant;
 use crate::disks::{DISK_STEP_BYTES, Disks, NewSpace};
 use crate::sabotage::Sabotage;
 use crate::scenario::{ScenarioError, Tenant, grown_fio};

@@ -2,8 +2,8 @@
 
 use policy::Policy;
 
-use crate::contestant::Contestant;
 use super::{Engine, Event};
+use crate::contestant::Contestant;
 use crate::scenario::FaultKind;
 
 /// How long a guest's driver needs to bring a reset controller up again.

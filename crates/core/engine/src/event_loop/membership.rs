@@ -4,8 +4,8 @@ use io_model::{Nanos, Source};
 use policy::{Policy, PolicyConfig, Terms};
 
 use super::{Engine, Node};
-use crate::contestant::Contestant;
 use crate::check::Rule;
+use crate::contestant::Contestant;
 use crate::scenario::{Change, ChangeKind};
 
 impl<P: Policy> Node<P> {

@@ -2,8 +2,8 @@
 
 use policy::Policy;
 
-use crate::contestant::Contestant;
 use super::{Engine, Event, MutexTurn};
+use crate::contestant::Contestant;
 use crate::lock::Holder;
 
 impl<C: Contestant, P: Policy> Engine<'_, C, P> {

@@ -158,7 +158,8 @@ fn webuser_wanders_around_its_mean() {
 }
 
 fn sample_trace() -> Arc<[Request]> {
-    let request = |time_ns, op, offset_bytes, len_bytes| Request { time_ns, shape: Shape { op, offset_bytes, len_bytes } };
+    let request =
+        |time_ns, op, offset_bytes, len_bytes| Request { time_ns, shape: Shape { op, offset_bytes, len_bytes } };
     let requests = [(0, Op::Read, 0, 4096), (1_000, Op::Write, 8192, 8192), (3_000, Op::Read, 4096, 512)];
     requests.map(|(time_ns, op, offset_bytes, len_bytes)| request(time_ns, op, offset_bytes, len_bytes)).into()
 }

@@ -10,7 +10,12 @@ use guest_memory::{IoBuf, Mapping};
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Place};
 
 use super::*;
+use crate::drive::AnyDrive;
 use crate::drive::Wrapped;
+use crate::opened::Engine;
+use config::Config;
+use io_model::TenantId;
+use policy::PolicyConfig;
 
 const DRIVE_BYTES: usize = 4 << 20;
 const DISK_BYTES: usize = 1 << 20;

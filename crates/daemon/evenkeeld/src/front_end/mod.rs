@@ -27,7 +27,7 @@ pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
 pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace, for_parts as for_controller_parts};
 pub use self::reached::Reached;
 pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
-pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
+pub use self::wiper::{Order as Wipe, Wiper};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
 

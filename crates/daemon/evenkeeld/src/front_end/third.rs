@@ -12,10 +12,10 @@ use policy::{PolicyConfig, PollerShape, Terms};
 use poller::{Board, Poller, Probe};
 
 use super::{FrontEnd, MappedU32, Port, nvme, virtio};
-use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::poller_thread::{self, Addition, Behaviour, Message, Start, TenantAt};
 use crate::pulse::Pulses;
+use observe::clock::Clock;
 
 /// Bytes of each of its commands.
 const BLOCK_BYTES: u64 = 4096;

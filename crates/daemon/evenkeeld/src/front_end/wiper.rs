@@ -15,6 +15,7 @@ use io_model::{DeviceError, Fetch, IoBuf, Op, Outcome, Place, Source, TenantId, 
 use layout::{WipeMethod, Wiping};
 
 use super::FrontEnd;
+use crate::happening::{WipeError, WipeStep};
 
 /// Bytes of a command: as much as every policy lets through at once.
 const CHUNK_BYTES: u64 = 128 << 10;
@@ -27,24 +28,6 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Its only queue.
 const VQ: u16 = 1;
-
-/// How far a range is; or why it can't be overwritten.
-#[derive(Debug)]
-pub struct WipeStep {
-    /// Where the range starts on the drive.
-    pub offset_bytes: u64,
-    /// Passes that are over, and bytes of the present one, durably; [`layout::Layout::set_wiped`] wants them.
-    pub result: Result<(u8, u64), WipeError>,
-}
-
-/// Why a range can't be overwritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WipeError {
-    /// The drive failed a command.
-    Drive(DeviceError),
-    /// What was read back is not what was written.
-    Differs,
-}
 
 /// Called for each step; it must not wait.
 pub type OnWipeStep = Box<dyn Fn(WipeStep) + Send>;

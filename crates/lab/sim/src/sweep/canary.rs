@@ -11,7 +11,9 @@ use ssd_model::{Placement, Profile};
 use super::ours::{Judged, judge as judge_ours};
 use crate::Sabotage;
 use crate::workload::{BlockSize, Fio, Workload};
-use crate::{Change, ChangeKind, Contestant, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play_with};
+use crate::{
+    Change, ChangeKind, Contestant, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play_with,
+};
 
 /// What one broken thing led to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,9 @@ use rivals::{D2fqConfig, K2Config, MqfqConfig};
 use ssd_model::{Gc, Placement, Profile, Writes};
 
 use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Replay, Webuser, Workload};
-use crate::{Change, ChangeKind, Contention, Contestant, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
+use crate::{
+    Change, ChangeKind, Contention, Contestant, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant,
+};
 
 const MIB: u64 = 1 << 20;
 /// Layouts whose pollers see all queues of a tenant.

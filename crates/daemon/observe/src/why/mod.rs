@@ -14,13 +14,10 @@ use api::{Event, EventKind, MAX_WHY_MS, Why, WhyAsked};
 use confine::ThreadKind;
 use history::{Comparison, NoComparison, Past};
 
-use crate::daemon::{DriveView, Handle};
-use crate::disks::DiskCommand;
-use crate::error::{DiskError, Reason};
 use crate::events::{EventLog, Happened};
-use crate::problems::no_such_disk;
 use crate::summaries::{Summaries, unix_ms};
-use crate::{panics, threads};
+use crate::{Daemon, DriveView};
+use api::{DiskError, Reason};
 
 /// Questions that wait at a time. Further clients are told to come later.
 const MOST_QUESTIONS: usize = 16;
@@ -52,7 +49,7 @@ impl Asker {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub fn start(daemon: Handle, summaries: Summaries, events: Arc<EventLog>) -> Result<Self> {
+    pub fn start(daemon: impl Daemon, summaries: Summaries, events: Arc<EventLog>) -> Result<Self> {
         let (questions, asked) = sync_channel(MOST_QUESTIONS);
         let run = move || run(&asked, &daemon, &Kept { summaries, events });
         let thread = std::thread::Builder::new().name("why".into()).spawn(run);
@@ -95,13 +92,10 @@ struct Kept {
     events: Arc<EventLog>,
 }
 
-fn run(questions: &Receiver<Question>, daemon: &Handle, kept: &Kept) {
-    threads::enter(ThreadKind::Why);
-    panics::drill();
+fn run(questions: &Receiver<Question>, daemon: &impl Daemon, kept: &Kept) {
+    daemon.begin(ThreadKind::Why);
     for Question { tenant, asked, reply } in questions {
-        let Ok(views) = daemon.describe() else { return };
-        let Ok(disks) = daemon.ask_disks(|reply| DiskCommand::List(None, reply)) else { return };
-        let declared = disks.into_iter().filter(|disk| disk.declared).map(|disk| disk.name).collect();
+        let (Some(views), Some(declared)) = (daemon.views(), daemon.declared()) else { return };
         reply(answer(&tenant, asked, &views, &declared, kept));
     }
 }
@@ -189,7 +183,7 @@ fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[Strin
         notes => format!("{remedy}; {}", notes.join("; ")),
     };
     match none {
-        NoComparison::Idle if !is_there => no_such_disk(tenant),
+        NoComparison::Idle if !is_there => DiskError::no_such_disk(tenant),
         NoComparison::Idle => {
             let title = format!("{tenant:?}: {none}");
             DiskError::new(Reason::Idle, title, because("ask for a time at which its guest used it"))

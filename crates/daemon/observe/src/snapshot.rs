@@ -10,8 +10,8 @@ use planner::{Lateness, Measured};
 use policy::{Bound, Percentile, RestsOn, TenantFigure};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
+use crate::DriveView;
 use crate::cpu_waits::{CpuUse, PollersMark};
-use crate::daemon::DriveView;
 use crate::foresight::{Foresight, Observed};
 
 /// What a drive said last of its health, if it said anything.

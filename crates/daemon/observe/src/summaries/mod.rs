@@ -15,9 +15,8 @@ use history::{INTERVAL_S, Interval, PastEvent, Store, Written};
 
 use self::measure::Marks;
 use crate::clock::Clock;
-use crate::daemon::{DriveView, Handle};
 use crate::events::{EventLog, Happened};
-use crate::{panics, threads};
+use crate::{Daemon, DriveView};
 
 const INTERVAL_MS: u64 = INTERVAL_S * 1_000;
 
@@ -61,7 +60,7 @@ pub struct Summaries {
 /// What the thread asks, and tells.
 pub struct Around {
     /// Says what is there.
-    pub daemon: Handle,
+    pub daemon: Box<dyn Daemon>,
     /// The pollers' clock.
     pub clock: Clock,
     /// What happens, to be kept too.
@@ -127,8 +126,7 @@ impl Keeper {
     }
 
     fn run(mut self, orders: &Receiver<Order>) {
-        threads::enter(ThreadKind::History);
-        panics::drill();
+        self.around.daemon.begin(ThreadKind::History);
         loop {
             if Instant::now() >= self.due {
                 self.look();
@@ -157,7 +155,7 @@ impl Keeper {
 
     /// At which drives and tenants there are now.
     fn look(&mut self) {
-        if let Ok(views) = self.around.daemon.describe() {
+        if let Some(views) = self.around.daemon.views() {
             self.views = views;
         }
     }

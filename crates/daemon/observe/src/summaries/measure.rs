@@ -8,8 +8,8 @@ use io_model::{Nanos, TenantId};
 use policy::Class;
 use poller::{Counters, HistogramCounts, Percentiles, TenantProbes};
 
+use crate::DriveView;
 use crate::cpu_waits::{self, CpuWaits};
-use crate::daemon::DriveView;
 
 /// What overwrites deleted disks. No tenant has such a name.
 const WIPER: &str = "(wiper)";

@@ -14,11 +14,10 @@ use io_model::{Nanos, TenantId};
 use metrics::Verdict;
 
 use crate::clock::Clock;
-use crate::daemon::{DriveView, Handle};
 use crate::foresight::Observed;
 use crate::promises_watch::{SPAN_MAX, goes_on, is_kept};
 use crate::snapshot::DriveMarks;
-use crate::{panics, threads};
+use crate::{Daemon, DriveView};
 
 /// A span that is judged is this long at least. Over one that is longer than [`SPAN_MAX`], in which nobody asked,
 /// nothing is said: so long Prometheus takes a sample for the present.
@@ -39,14 +38,13 @@ impl Verdicts {
     ///
     /// # Errors
     /// The kernel refused a thread.
-    pub fn start(daemon: Handle, clock: Clock) -> Result<Self> {
+    pub fn start(daemon: impl Daemon, clock: Clock) -> Result<Self> {
         let judged = Arc::<Mutex<Judged>>::default();
         let (wake, woken) = sync_channel(1);
         let marks = DriveMarks::of_nobody(Nanos(0));
         let judge = Judge { daemon, clock, marks, rounds: 0, judged: Arc::clone(&judged) };
         let run = move || {
-            threads::enter(ThreadKind::Metrics);
-            panics::drill();
+            judge.daemon.begin(ThreadKind::Metrics);
             judge.run(&woken);
         };
         std::thread::Builder::new().name("verdicts".into()).spawn(run).context("can't start the verdicts' thread")?;
@@ -69,8 +67,8 @@ impl Verdicts {
     }
 }
 
-struct Judge {
-    daemon: Handle,
+struct Judge<D> {
+    daemon: D,
     clock: Clock,
     /// Where the span began.
     marks: DriveMarks,
@@ -78,14 +76,14 @@ struct Judge {
     judged: Arc<Mutex<Judged>>,
 }
 
-impl Judge {
+impl<D: Daemon> Judge<D> {
     fn run(mut self, woken: &Receiver<()>) {
         while woken.recv().is_ok() {
             let span = self.clock.now() - self.marks.at();
             if span < SPAN_MIN {
                 continue;
             }
-            let Ok(views) = self.daemon.describe() else { return };
+            let Some(views) = self.daemon.views() else { return };
             let now = self.clock.now();
             let (judged, unclear) = if span > SPAN_MAX { Default::default() } else { self.judge(&views, now) };
             *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;

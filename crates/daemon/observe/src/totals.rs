@@ -17,7 +17,7 @@ use metrics::{BOUNDS_NS, Moved, Totals};
 use poller::{Counters, HistogramCounts, TenantProbes};
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::DriveView;
+use crate::DriveView;
 
 /// Of what the file says, and how.
 const VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! Why the daemon does not do what it is asked. HTTP has statuses for it: see `api_error`.
+//! Why the daemon does not do what it is asked, without HTTP.
 
 use std::fmt;
 
@@ -88,6 +88,12 @@ impl DiskError {
     /// An error without `details`.
     pub fn new(reason: Reason, title: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { reason, title: title.into(), remedy: remedy.into(), details: Vec::new() }
+    }
+
+    /// No disk has that name.
+    pub fn no_such_disk(name: &str) -> Self {
+        let remedy = "`evenkeel disk list` has their names";
+        Self::new(Reason::NoSuchDisk, format!("there is no disk {name:?}"), remedy)
     }
 }
 

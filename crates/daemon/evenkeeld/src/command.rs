@@ -1,0 +1,164 @@
+//! Commands to the owner, from any thread, and their answers.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use anyhow::{Result, anyhow};
+use api::{
+    Applied, Apply, Attach, Deletion, Disk, DiskChange, DiskError, Drive, DriveRemoval, Exported, NewDisk, NewDrive,
+    Operation,
+};
+use confine::ThreadKind;
+use io_model::{Nanos, TenantId};
+use observe::DriveView;
+use poller::Recording;
+
+use crate::drive::HandedIn;
+use crate::happening::{DriveId, Happening};
+use crate::{panics, threads};
+
+/// Where an answer goes. Dropped: there is none.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What the API asks of the owner.
+pub enum DiskCommand {
+    /// All disks, or those whose sockets are a user's.
+    List(Option<u32>, Reply<Vec<Disk>>),
+    /// One more; `true`: it was not there.
+    Create(Box<NewDisk>, Reply<Result<(Disk, bool), DiskError>>),
+    /// What one is promised and held to.
+    Change(String, Box<DiskChange>, Reply<Result<Disk, DiskError>>),
+    /// A namespace comes to one more tenant.
+    Attach(String, Attach, Reply<Result<Disk, DiskError>>),
+    /// It leaves that tenant; answered once it has.
+    Detach(String, String, Reply<Result<Disk, DiskError>>),
+    /// It goes, and what it leaves is wiped.
+    Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
+    /// What goes on by itself.
+    Operations(Reply<Vec<Operation>>),
+    /// The drives.
+    Drives(Reply<Vec<Drive>>),
+    /// One more, with the descriptors that came with it.
+    AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, DiskError>>),
+    /// A drive that was asked for is open, or can't be opened.
+    DriveOpened(Box<NewDrive>, Result<HandedIn, DiskError>, Reply<Result<Drive, DiskError>>),
+    /// One less.
+    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, DiskError>>),
+    /// A configuration file.
+    Apply(Box<Apply>, Reply<Result<Applied, DiskError>>),
+    /// All that is served, as one.
+    Export(Reply<Result<Exported, DiskError>>),
+}
+
+/// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
+pub enum Command {
+    /// What the API asks for.
+    Disk(DiskCommand),
+    /// Read the own configuration file again, and apply it.
+    Reread,
+    /// What was read, or why it can't be.
+    OwnFile(Result<String, String>),
+    /// A tenant of that name has no client any more.
+    ClientLeft(String),
+    /// Something happened on a drive.
+    Happened(DriveId, Happening),
+    /// Have every command of the tenant of that name recorded.
+    Record(String, Reply<Result<Recorded, DiskError>>),
+    /// No more.
+    StopRecording(TenantId),
+    /// Answered once no tenant waits for its range to be zeroed.
+    WhenServed(Sender<()>),
+    /// What is said of the tenants that are there now, of each drive.
+    Describe(Sender<Vec<DriveView>>),
+    /// Complete what is in flight and end; answered with the commands that drives never answered.
+    Stop(Sender<u32>),
+}
+
+/// Gives the owner commands, from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    commands: Sender<Command>,
+}
+
+impl observe::Daemon for Handle {
+    fn views(&self) -> Option<Vec<DriveView>> {
+        self.describe().ok()
+    }
+
+    fn declared(&self) -> Option<BTreeSet<String>> {
+        let disks = self.ask_disks(|reply| DiskCommand::List(None, reply)).ok()?;
+        Some(disks.into_iter().filter(|disk| disk.declared).map(|disk| disk.name).collect())
+    }
+
+    fn begin(&self, kind: ThreadKind) {
+        threads::enter(kind);
+        panics::drill();
+    }
+}
+
+impl Handle {
+    /// Whose commands go there.
+    pub(crate) fn new(commands: Sender<Command>) -> Self {
+        Self { commands }
+    }
+
+    /// What is said of the tenants that are there now, of each drive.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn describe(&self) -> Result<Vec<DriveView>> {
+        self.ask(Command::Describe)
+    }
+
+    /// What the API asks for, and the answer.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn ask_disks<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
+        self.ask(|done| {
+            Command::Disk(command(Box::new(move |it| {
+                // Nobody gives up waiting.
+                let _ = done.send(it);
+            })))
+        })
+    }
+
+    /// Waits until no tenant waits for its range of the drive to be zeroed.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn wait_until_served(&self) -> Result<()> {
+        self.ask(Command::WhenServed)
+    }
+
+    /// Tells something that needs no answer. Nobody hears it if the daemon has ended.
+    pub fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
+        let (done, answer) = channel();
+        self.tell(command(done));
+        answer.recv().map_err(|_| anyhow!("the daemon is ending"))
+    }
+}
+
+/// The tenant's commands from now on.
+pub struct Recorded {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Its drive.
+    pub drive: Arc<str>,
+    /// The policy in force.
+    pub policy: &'static str,
+    /// When this began, by the pollers' clock.
+    pub start: Nanos,
+    /// One of each poller that serves it.
+    pub rings: Vec<Recording>,
+}

@@ -1,0 +1,84 @@
+//! What the owner knows of ranges that deleted disks left, and of the wiper.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use io_model::TenantId;
+use layout::Wiping;
+
+use crate::poller_thread::TenantAt;
+use crate::pollers::PollerId;
+
+/// Where the wiper is.
+#[derive(Debug, Default)]
+pub(crate) enum State {
+    /// There is none.
+    #[default]
+    Away,
+    /// At a poller, with the range that starts there.
+    Busy(PollerId, TenantAt, u64, Begun),
+    /// It was told to go.
+    Leaving(TenantId),
+}
+
+/// When the wiper began with a range.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    pub(crate) at: Instant,
+    /// What was done before.
+    pub(crate) done_bytes: u64,
+    /// What is written from then on. `None`: a thread still looks.
+    pub(crate) write_bytes: Option<u64>,
+}
+
+/// Over all passes.
+pub(crate) fn done_bytes(range: &Wiping) -> u64 {
+    range.size_bytes * u64::from(range.passes) + range.wiped_bytes
+}
+
+/// What the owner knows of deletions.
+#[derive(Debug, Default)]
+pub struct Wipes {
+    pub(crate) state: State,
+    /// Ranges of tenants that are still leaving.
+    pub(crate) held: BTreeMap<TenantId, Vec<u64>>,
+    /// Ranges that the drive failed, and why: until the next start nobody has them.
+    pub(crate) failed: BTreeMap<u64, String>,
+    /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
+    pub(crate) drive_makes_no_zeros: bool,
+}
+
+impl Wipes {
+    /// Whether the range that starts there could not be overwritten.
+    pub fn has_failed(&self, offset_bytes: u64) -> bool {
+        self.failed.contains_key(&offset_bytes)
+    }
+
+    /// The wiper, while it is there.
+    pub fn wiper(&self) -> Option<TenantId> {
+        match self.state {
+            State::Away => None,
+            State::Busy(_, at, ..) => Some(at.id),
+            State::Leaving(id) => Some(id),
+        }
+    }
+
+    /// Bytes per second since it was begun.
+    pub(crate) fn rate(&self, range: &Wiping) -> Option<u64> {
+        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
+        let done = done_bytes(range).checked_sub(begun.done_bytes)?;
+        let rate = (done as f64 / begun.at.elapsed().as_secs_f64()) as u64;
+        (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
+    }
+
+    /// What is written of a range since it was begun.
+    pub(crate) fn write_bytes(&self, range: &Wiping) -> Option<u64> {
+        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
+        begun.write_bytes.filter(|_| *offset_bytes == range.offset_bytes)
+    }
+
+    pub(crate) fn may_begin(&self, range: &Wiping) -> bool {
+        let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
+        !is_held && !self.has_failed(range.offset_bytes)
+    }
+}

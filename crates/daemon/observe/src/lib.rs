@@ -1,0 +1,67 @@
+//! What tenants get, read from their probes: figures, verdicts, causes, history.
+//!
+//! Everything here reads; nothing changes what is served. The daemon hands out a [`DriveView`] of each drive.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `clock` | the daemon's clock |
+//! | `cpu_waits` | what pollers spend of their CPUs, and how long they wait for them |
+//! | `events` | the event log |
+//! | `snapshot` | what tenants and pollers did over a span |
+//! | `foresight` | what was said of tenants beforehand, held against what they do |
+//! | `explain` | what a promise costs others, and what limits best-effort tenants |
+//! | `verdicts` | which promises are kept, and what broke the others |
+//! | `promises_watch` | tells the log when a promise starts to fail |
+//! | `summaries` | ten seconds at a time, in files |
+//! | `totals` | counters of `/metrics` that go on after a restart |
+//! | `why` | why a tenant was slow at some time |
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it has a clock and threads")]
+
+pub mod clock;
+pub mod cpu_waits;
+pub mod events;
+pub mod explain;
+pub mod foresight;
+pub mod promises_watch;
+pub mod snapshot;
+pub mod summaries;
+pub mod totals;
+pub mod verdicts;
+pub mod why;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use backend_nvme::LastHealth;
+use confine::ThreadKind;
+use io_model::TenantId;
+use poller::Board;
+
+use crate::foresight::Foresight;
+
+/// One drive, for threads that read what its tenants get.
+#[derive(Clone)]
+pub struct DriveView {
+    /// The drive.
+    pub name: Arc<str>,
+    /// The probes of its tenants.
+    pub board: Arc<Board>,
+    /// What was said of them.
+    pub foresight: Arc<Foresight>,
+    /// What it says of itself, where the kernel does not have it.
+    pub health: Option<LastHealth>,
+    /// What overwrites deleted disks, while it is there: nothing is said of it.
+    pub wiper: Option<TenantId>,
+}
+
+/// The daemon, as threads that read know it.
+pub trait Daemon: Send + 'static {
+    /// Each drive, with the tenants that are there now. `None`: the daemon has ended.
+    fn views(&self) -> Option<Vec<DriveView>>;
+    /// The names of the disks that the configuration file declares. `None`: the daemon has ended.
+    fn declared(&self) -> Option<BTreeSet<String>>;
+    /// What a thread does first: it confines itself to what it is there for.
+    fn begin(&self, kind: ThreadKind);
+}
