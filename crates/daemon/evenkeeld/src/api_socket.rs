@@ -20,12 +20,12 @@ use rustix::net::sockopt::socket_peercred;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
-use crate::asked::{Asked, MAX_CLIENTS};
+use crate::api_state::{Asked, MAX_CLIENTS};
 use crate::client_stream::{ClientStream, HandedOver};
+use crate::connection_slots::{Connected, Places, Who};
 use crate::http::{router, router_of_port};
-use crate::places::{Connected, Places, Who};
-use crate::port::{self, OpenedPort};
 use crate::roles::{Role, Roles};
+use crate::tcp_port::{self, OpenedPort};
 use crate::traces::Stay;
 use crate::{panics, threads};
 
@@ -74,7 +74,7 @@ impl ApiSocket {
                         biased;
                         () = is_closed.notified() => {}
                         _ = accept(served, roles, router(asked.clone())) => {}
-                        _ = port::accept(port, |token| router_of_port(asked, token)) => {}
+                        _ = tcp_port::accept(port, |token| router_of_port(asked, token)) => {}
                     }
                 });
             }

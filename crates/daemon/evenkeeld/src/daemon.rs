@@ -13,9 +13,9 @@ use ssd_model::Profile;
 
 use crate::command::{Command, Handle};
 use crate::drive;
-use crate::opened::Opened;
-use crate::opened::{Engine, ToOpen};
 use crate::owner::Owner;
+use crate::startup::Opened;
+use crate::startup::{Engine, ToOpen};
 use crate::{panics, threads};
 use observe::events::EventLog;
 
@@ -39,7 +39,7 @@ impl Daemon {
     /// As [`Daemon::start`], for tests that have a policy and a drive of their own.
     #[cfg(test)]
     fn start_on(
-        engine: Engine<impl crate::opened::OpenDrive>,
+        engine: Engine<impl crate::startup::OpenDrive>,
         prepared: Prepared,
         profile: Profile,
         sink: Sink,

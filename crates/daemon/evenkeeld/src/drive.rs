@@ -21,7 +21,7 @@ use crate::happening::Teller;
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::poller_thread::SetWeights;
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
-use crate::pulse::Pulses;
+use crate::poller_watchdog::Pulses;
 use observe::clock::Clock;
 
 /// What a drive can do, as far as a controller must know.

@@ -22,12 +22,12 @@ use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
 use crate::api_error::{Refused, SEE_DOCUMENT};
-use crate::asked::Asked;
-use crate::body::Object;
+use crate::api_state::Asked;
 use crate::client_stream::HandedOver;
 use crate::command::{Command, DiskCommand, Handle, Reply};
 use crate::foreign_pages;
 use crate::http_why;
+use crate::json_body::Object;
 use crate::live_thread::{self};
 use crate::metrics_thread::{self};
 use crate::roles::Role;

@@ -14,7 +14,7 @@ use hyper::body::{Bytes, Frame};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api_error::Refused;
-use crate::asked::Asked;
+use crate::api_state::Asked;
 use crate::command::{Command, Handle, Recorded};
 use crate::traces::{Stay, Traces};
 use observe::why::Asker;

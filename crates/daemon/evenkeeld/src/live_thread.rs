@@ -14,10 +14,10 @@ use metrics::Verdict;
 use poller::TenantProbes;
 use tokio::sync::oneshot;
 
-use crate::answers::{self, Answers, FRESH};
 use crate::api_error::Refused;
 use crate::command::{DiskCommand, Handle};
-use crate::{handover, panics, threads};
+use crate::response_cache::{self, Answers, FRESH};
+use crate::{panics, state_versions, threads};
 use api::{DiskError, Reason};
 use observe::clock::Clock;
 use observe::events::EventLog;
@@ -89,7 +89,7 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
     // If the thread is gone, nothing answers.
     let _ = live.requests.send(Request::All(answer));
     let text = answered.await.map_err(|_| ending())?;
-    Ok((JSON, answers::body(text)).into_response())
+    Ok((JSON, response_cache::body(text)).into_response())
 }
 
 /// All data about one tenant, with the histogram of its latencies since the daemon started.
@@ -181,7 +181,7 @@ impl Watch {
         marks.move_on(&views, now, |_| false);
         let live = Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            handover: handover::left(),
+            handover: state_versions::left(),
             started_at_unix_ms: self.started_at_unix_ms,
             at_unix_ms: unix_ms(),
             span_ms: span.map(|span| span.0.div_ceil(1_000_000)),

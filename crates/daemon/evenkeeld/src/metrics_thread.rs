@@ -18,9 +18,9 @@ use policy::{PolicyFigure, TenantFigure};
 use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
 
-use crate::answers::{self, Answers, FRESH};
 use crate::api_error::Refused;
 use crate::command::{DiskCommand, Handle};
+use crate::response_cache::{self, Answers, FRESH};
 use observe::DriveView;
 use observe::clock::Clock;
 use observe::cpu_waits::CpuWaits;
@@ -94,7 +94,7 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let _ = metrics.requests.send(Request::Read(format, answer));
     let ending = || Refused::from(DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs"));
     let text = answered.await.map_err(|_| ending())?;
-    Ok(([(header::CONTENT_TYPE, format.content_type())], answers::body(text)).into_response())
+    Ok(([(header::CONTENT_TYPE, format.content_type())], response_cache::body(text)).into_response())
 }
 
 /// Answers requests until all handles are gone.

@@ -7,8 +7,8 @@ use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
 use promises::{drive_profile, ready};
 
+use crate::error_texts::in_words;
 use crate::owner::Owner;
-use crate::problems::in_words;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
 

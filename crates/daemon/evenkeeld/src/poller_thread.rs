@@ -17,9 +17,9 @@ use rustix::thread::CpuSet;
 
 use crate::doorbell_scanner::{self, DoorbellScanner, Doorbells, Sleeper};
 use crate::front_end::FrontEnd;
+use crate::iteration_times::Stopwatch;
 use crate::poller_waker::{PollerWaker, Watch};
-use crate::pulse::Pulses;
-use crate::stopwatch::Stopwatch;
+use crate::poller_watchdog::Pulses;
 use crate::{panics, threads};
 use observe::clock::Clock;
 use observe::cpu_waits::CountedPoller;

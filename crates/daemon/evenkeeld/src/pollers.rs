@@ -17,8 +17,8 @@ use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
-use crate::pulse::Pulses;
-use crate::{queues, stopwatch, threads};
+use crate::poller_watchdog::Pulses;
+use crate::{iteration_times, poller_shape, threads};
 use api::{DiskError, Reason};
 use observe::clock::Clock;
 
@@ -66,7 +66,7 @@ impl PollerThreads {
     pub fn new(clock: Clock) -> Result<Self> {
         // Now: its signal handler is nothing that a confined thread could install with the first poller.
         eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
-        stopwatch::prepare();
+        iteration_times::prepare();
         let scanner = DoorbellScanner::start(clock).context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = AllowedCpus::of_this_process();
@@ -202,7 +202,7 @@ impl Pollers {
         (mode, cpu): (Mode, Option<u32>),
     ) -> Result<PollerId> {
         let id = PollerId(self.threads.next.fetch_add(1, Ordering::Relaxed));
-        let shape = queues::shape(config, all, serves, self.drive.facts().weighted);
+        let shape = poller_shape::shape(config, all, serves, self.drive.facts().weighted);
         // Those of other drives.
         let others = self.threads.running() - self.open.len();
         let (sender, thread) = self.drive.start_poller(Opening {

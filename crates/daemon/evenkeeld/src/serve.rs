@@ -22,9 +22,9 @@ use ublk::Helper;
 use crate::command::Command;
 use crate::daemon::Daemon;
 use crate::log;
-use crate::manager::Manager;
-use crate::opened::Opened;
-use crate::{handover, open_files, panics, stderr, threads};
+use crate::service_manager::Manager;
+use crate::startup::Opened;
+use crate::{open_files, panics, state_versions, stderr, threads};
 
 /// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
 ///
@@ -175,7 +175,7 @@ pub const CAN_TAKE_OVER: &str = "--can-take-over=";
 
 /// Answers that: says why, if it can't.
 pub fn can_take_over(asked: &str) -> ExitCode {
-    match handover::goes_on_with(asked.strip_prefix(CAN_TAKE_OVER).unwrap_or_default()) {
+    match state_versions::goes_on_with(asked.strip_prefix(CAN_TAKE_OVER).unwrap_or_default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             stderr::say(&why);

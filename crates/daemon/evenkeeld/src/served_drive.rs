@@ -27,11 +27,11 @@ use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
 use crate::happening::{DriveId, Happening, Teller};
 use crate::log;
 use crate::namespaces::Namespaces;
-use crate::opened::{self, OpenedDrive};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, PollerThreads, Pollers};
-use crate::wipes::Wipes;
-use crate::zeroing::Zeroing;
+use crate::startup::{self, OpenedDrive};
+use crate::wipe_state::Wipes;
+use crate::zeroer::Zeroing;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
 use observe::promises_watch::PromiseWatch;
@@ -319,7 +319,7 @@ impl ServedDrive {
     }
 
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
-        let bind = || opened::bind(&self.config, tenant, None, self.keeper.as_ref());
+        let bind = || startup::bind(&self.config, tenant, None, self.keeper.as_ref());
         let listener = self.sockets.remove(&tenant.name).map_or_else(bind, |it| Ok(Some(it)))?;
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let placement = placement.context("it has no place on the drive")?;

@@ -14,7 +14,7 @@ use confine::ThreadKind;
 use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::asked::Asked;
+use crate::api_state::Asked;
 use crate::command::Handle;
 use crate::traces::Stay;
 use crate::{panics, threads};

@@ -14,7 +14,7 @@ use load::{JobSpec, Options, Patience, Rw, Target};
 use super::*;
 use crate::drive::AnyDrive;
 use crate::drive::Wrapped;
-use crate::opened::Engine;
+use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;

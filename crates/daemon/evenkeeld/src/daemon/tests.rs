@@ -14,7 +14,7 @@ use policy::{COST_UNIT, Cost, Limits, Lpns, LpnsConfig, lpns_rule};
 use super::*;
 use crate::drive::AnyDrive;
 use crate::drive::Wrapped;
-use crate::opened::Engine;
+use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;

@@ -12,7 +12,7 @@ use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Place};
 use super::*;
 use crate::drive::AnyDrive;
 use crate::drive::Wrapped;
-use crate::opened::Engine;
+use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;

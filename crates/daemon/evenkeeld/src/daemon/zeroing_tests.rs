@@ -15,7 +15,7 @@ use crate::command::Command;
 use crate::command::DiskCommand;
 use crate::drive::AnyDrive;
 use crate::drive::{Drive, Facts, ZeroRange};
-use crate::opened::Engine;
+use crate::startup::Engine;
 use api::DiskError;
 use config::Config;
 use policy::PolicyConfig;

@@ -14,7 +14,7 @@ use poller::{Board, Poller, Probe};
 use super::{FrontEnd, MappedU32, Port, nvme, virtio};
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::poller_thread::{self, Addition, Behaviour, Message, Start, TenantAt};
-use crate::pulse::Pulses;
+use crate::poller_watchdog::Pulses;
 use observe::clock::Clock;
 
 /// Bytes of each of its commands.

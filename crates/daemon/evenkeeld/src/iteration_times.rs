@@ -6,7 +6,7 @@ use io_model::Nanos;
 use poller::{Board, Inside, Iterations};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::pulse::Pulses;
+use crate::poller_watchdog::Pulses;
 
 /// How old the last look at the CPU time may get while a poller runs. Each is a system call.
 const LOOK_PERIOD: Nanos = Nanos::from_millis(200);

@@ -12,7 +12,7 @@ use confine::ThreadKind;
 use io_model::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::pulse::{Pulses, Stuck};
+use crate::poller_watchdog::{Pulses, Stuck};
 use crate::{panics, threads};
 use observe::clock::Clock;
 

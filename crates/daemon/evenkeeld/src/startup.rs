@@ -20,12 +20,12 @@ use promises::drive_profile;
 use ssd_model::Profile;
 use ublk::Helper;
 
+use crate::config_file::OwnFile;
 use crate::drive::AnyDrive;
-use crate::manager::Manager;
 use crate::nvme_drive::raise_memory_lock;
-use crate::own_file::OwnFile;
-use crate::port::OpenedPort;
 use crate::roles::Roles;
+use crate::service_manager::Manager;
+use crate::tcp_port::OpenedPort;
 
 /// Opens the drive of a configuration, with this many bytes.
 pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}

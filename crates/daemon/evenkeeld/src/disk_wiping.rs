@@ -27,7 +27,7 @@ use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::PollerId;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
 use crate::threads;
-use crate::wipes::{Begun, State, done_bytes};
+use crate::wipe_state::{Begun, State, done_bytes};
 
 impl ServedDrive {
     /// Why something that deleted disks left can't be wiped.

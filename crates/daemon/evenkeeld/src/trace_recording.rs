@@ -4,9 +4,9 @@ use io_model::TenantId;
 use poller::recorder;
 
 use crate::command::Recorded;
+use crate::error_texts::no_such_tenant;
 use crate::owner::Owner;
 use crate::poller_thread::{Message, TenantAt};
-use crate::problems::no_such_tenant;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
 

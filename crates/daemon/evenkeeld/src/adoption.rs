@@ -4,8 +4,8 @@
 use api::{Action, Key, Step};
 use config::{AddedDrives, Sections};
 
+use crate::error_texts::{broken, not_durable};
 use crate::owner::Owner;
-use crate::problems::{broken, not_durable};
 use api::DiskError;
 
 /// What of it a file declares.

@@ -20,10 +20,10 @@ use promises::admission::Admission;
 use promises::placing::{self, Site};
 use ssd_model::Profile;
 
-use crate::adopting::Adopted;
+use crate::adoption::Adopted;
+use crate::error_texts::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::happening::DriveId;
 use crate::owner::Owner;
-use crate::problems::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
 

@@ -23,12 +23,12 @@ use promises::{drive_profile, planning};
 
 use crate::command::{Command, DiskCommand, Reply};
 use crate::drive::{self, HandedIn};
+use crate::error_texts::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::happening::DriveId;
 use crate::nvme_drive::{self, SurveyedNvme};
-use crate::opened::OpenedDrive;
 use crate::owner::{Owner, part_with};
-use crate::problems::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::served_drive::ServedDrive;
+use crate::startup::OpenedDrive;
 use crate::threads;
 use api::{DiskError, Reason};
 

@@ -13,7 +13,7 @@ use crate::happening::Zeroed;
 use crate::namespaces::State;
 use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::{Ready, ServedDrive};
-use crate::zeroing::Zeroing;
+use crate::zeroer::Zeroing;
 use api::{DiskError, Reason};
 
 impl ServedDrive {
