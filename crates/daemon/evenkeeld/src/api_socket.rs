@@ -27,7 +27,7 @@ use crate::http::{router, router_of_port};
 use crate::roles::{Role, Roles};
 use crate::tcp_port::{self, OpenedPort};
 use crate::traces::Stay;
-use crate::{panics, threads};
+use runtime::{panics, threads};
 
 /// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
 const BACKLOG: i32 = 128;

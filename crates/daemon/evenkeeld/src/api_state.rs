@@ -9,11 +9,11 @@ use observe::why::Asker;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::api_error::Refused;
-use crate::command::Handle;
 use crate::live_thread::LiveView;
 use crate::metrics_thread::Metrics;
 use crate::stats_thread::StatsView;
 use crate::traces::Traces;
+use runtime::command::Handle;
 
 /// Connections at a time.
 pub const MAX_CLIENTS: usize = 64;

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use confine::ThreadKind;
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::command::{Command, Handle};
-use crate::threads;
+use runtime::command::{Command, Handle};
+use runtime::threads;
 
 /// Where the file is.
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use config::Prepared;
 use confine::ThreadKind;
 use ssd_model::Profile;
 
-use crate::command::{Command, Handle};
-use crate::drive;
 use crate::owner::Owner;
 use crate::startup::Opened;
 use crate::startup::{Engine, ToOpen};
-use crate::{panics, threads};
 use observe::events::EventLog;
+use runtime::command::{Command, Handle};
+use runtime::drive;
+use runtime::{panics, threads};
 
 /// A running daemon. Drop it only after [`Daemon::stop`].
 pub struct Daemon {

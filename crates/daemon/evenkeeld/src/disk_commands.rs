@@ -15,19 +15,19 @@ use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
-use crate::command::DiskCommand;
 use crate::error_texts::{
     being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
     no_room_to_grow, no_shrinking, no_such_drive, no_such_tenant, not_added, not_durable, not_writable, otherwise,
     promise_not_kept, unjudged,
 };
 use crate::file_apply::{keys, of_front_end};
-use crate::front_end::Reached;
-use crate::happening::DriveId;
 use crate::owner::Owner;
 use crate::served_drive::{Live, ServedDrive, terms_in_words};
 use api::{DiskError, Reason};
 use observe::snapshot::health_of;
+use runtime::command::DiskCommand;
+use runtime::front_end::Reached;
+use runtime::happening::DriveId;
 
 impl Owner {
     /// Does what the API asks for.

@@ -21,13 +21,13 @@ use layout::{LayoutError, WipeMethod, Wiping};
 use policy::Terms;
 use poller::Probe;
 
-use crate::front_end::{Wipe, Wiper};
-use crate::happening::{Happening, WipeError, WipeStep};
-use crate::poller_thread::{Addition, Message, TenantAt};
-use crate::pollers::PollerId;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
-use crate::threads;
 use crate::wipe_state::{Begun, State, done_bytes};
+use runtime::front_end::{Wipe, Wiper};
+use runtime::happening::{Happening, WipeError, WipeStep};
+use runtime::poller_thread::{Addition, Message, TenantAt};
+use runtime::pollers::PollerId;
+use runtime::threads;
 
 impl ServedDrive {
     /// Why something that deleted disks left can't be wiped.

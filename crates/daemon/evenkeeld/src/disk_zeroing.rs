@@ -8,13 +8,13 @@ use client_socket::Level;
 use io_model::TenantId;
 use io_model::units::Size;
 
-use crate::front_end::{self, Growth};
-use crate::happening::Zeroed;
 use crate::namespaces::State;
-use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::{Ready, ServedDrive};
-use crate::zeroer::Zeroing;
 use api::{DiskError, Reason};
+use runtime::front_end::{self, Growth};
+use runtime::happening::Zeroed;
+use runtime::poller_thread::{Message, TenantAt};
+use runtime::zeroer::Zeroing;
 
 impl ServedDrive {
     /// Lets a tenant's clients connect, or has its range zeroed before.

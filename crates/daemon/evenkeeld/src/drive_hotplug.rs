@@ -21,16 +21,16 @@ use layout::{Layout, LayoutFile};
 use nvme_driver::VfioDescriptors;
 use promises::{drive_profile, planning};
 
-use crate::command::{Command, DiskCommand, Reply};
-use crate::drive::{self, HandedIn};
 use crate::error_texts::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
-use crate::happening::DriveId;
-use crate::nvme_drive::{self, SurveyedNvme};
 use crate::owner::{Owner, part_with};
 use crate::served_drive::ServedDrive;
 use crate::startup::OpenedDrive;
-use crate::threads;
 use api::{DiskError, Reason};
+use runtime::command::{Command, DiskCommand, Reply};
+use runtime::drive::{self, HandedIn};
+use runtime::happening::DriveId;
+use runtime::nvme_drive::{self, SurveyedNvme};
+use runtime::threads;
 
 /// A drive that is to be added, before it is looked at.
 struct Wanted {

@@ -4,8 +4,8 @@ use config::{Config, ConfigErrors, KeyChange, Missing};
 use io_model::units::Size;
 use layout::{LayoutError, RANGE_STEP_BYTES, is_full};
 
-use crate::open_files;
 use api::{DiskError, Reason};
+use runtime::open_files;
 
 /// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
 pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {

@@ -22,10 +22,10 @@ use ssd_model::Profile;
 
 use crate::adoption::Adopted;
 use crate::error_texts::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
-use crate::happening::DriveId;
 use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
+use runtime::happening::DriveId;
 
 /// Whether tenants that left the file are deleted, or kept until the operator agrees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

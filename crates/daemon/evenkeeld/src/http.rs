@@ -24,7 +24,6 @@ use utoipa::openapi::RefOr;
 use crate::api_error::{Refused, SEE_DOCUMENT};
 use crate::api_state::Asked;
 use crate::client_stream::HandedOver;
-use crate::command::{Command, DiskCommand, Handle, Reply};
 use crate::foreign_pages;
 use crate::http_why;
 use crate::json_body::Object;
@@ -34,6 +33,7 @@ use crate::roles::Role;
 use crate::stats_thread::{self};
 use crate::token::{self, Token};
 use observe::events::Happened;
+use runtime::command::{Command, DiskCommand, Handle, Reply};
 
 /// The time limit of one request, beyond the span that it asks about.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);

@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::api_error::Refused;
 use crate::api_state::Asked;
-use crate::command::{Command, Handle, Recorded};
 use crate::traces::{Stay, Traces};
 use observe::why::Asker;
+use runtime::command::{Command, Handle, Recorded};
 
 impl FromRef<Asked> for Asker {
     fn from_ref(asked: &Asked) -> Self {

@@ -15,14 +15,14 @@ use poller::TenantProbes;
 use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::command::{DiskCommand, Handle};
 use crate::response_cache::{self, Answers, FRESH};
-use crate::{panics, state_versions, threads};
 use api::{DiskError, Reason};
 use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::snapshot::DriveMarks;
 use observe::verdicts::Verdicts;
+use runtime::command::{DiskCommand, Handle};
+use runtime::{panics, state_versions, threads};
 
 /// A longer span is dropped: it would not describe the present.
 const SPAN_MAX: Duration = Duration::from_secs(10);

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use client_socket::gate;
-use evenkeeld::{serve, stderr};
+use evenkeeld::serve;
+use runtime::stderr;
 
 /// The daemon. `evenkeel serve` starts it too; all other commands are in `evenkeel`.
 #[derive(Debug, Parser)]

@@ -19,16 +19,16 @@ use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::command::{DiskCommand, Handle};
 use crate::response_cache::{self, Answers, FRESH};
 use observe::DriveView;
 use observe::clock::Clock;
 use observe::cpu_waits::CpuWaits;
+use runtime::command::{DiskCommand, Handle};
 
-use crate::{panics, threads};
 use api::{DiskError, Reason};
 use observe::totals::{Ledger, Served};
 use observe::verdicts::Verdicts;
+use runtime::{panics, threads};
 
 /// The handle through which requests reach the thread.
 #[derive(Clone)]

@@ -12,13 +12,13 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::Placement;
 
-use crate::command::Reply;
 use crate::error_texts::{
     broken, declared, failed, invalid, name_reserved, name_taken, no_room, no_such_tenant, not_durable, not_writable,
 };
 use crate::namespaces::{LiveNamespace, State};
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
+use runtime::command::Reply;
 
 /// What `frontend` is of a disk without a socket.
 pub(crate) const NAMESPACE: &str = "namespace";

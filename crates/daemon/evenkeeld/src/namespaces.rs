@@ -12,10 +12,10 @@ use config::{Config, Namespace};
 use io_model::TenantId;
 use io_model::units::Size;
 
-use crate::front_end::{self, NvmeOrder};
-use crate::happening::Happening;
-use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::ServedDrive;
+use runtime::front_end::{self, NvmeOrder};
+use runtime::happening::Happening;
+use runtime::poller_thread::{Message, TenantAt};
 
 /// How far a namespace is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

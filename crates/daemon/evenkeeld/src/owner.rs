@@ -12,13 +12,9 @@ use config::{Absent, AddedDrives};
 
 use crate::api_socket::ApiSocket;
 use crate::api_state::Asked;
-use crate::command::{Command, Handle};
 use crate::config_file::OwnFile;
-use crate::front_end::Reached;
-use crate::happening::DriveId;
 use crate::live_thread::{LiveReader, LiveView};
 use crate::metrics_thread::Metrics;
-use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, ServedDrive, answer};
 use crate::service_manager::Notices;
 use crate::startup::Opened;
@@ -31,6 +27,10 @@ use observe::summaries::{Around, Summaries};
 use observe::totals::{Ledger, Served};
 use observe::verdicts::Verdicts;
 use observe::why::Asker;
+use runtime::command::{Command, Handle};
+use runtime::front_end::Reached;
+use runtime::happening::DriveId;
+use runtime::pollers::PollerThreads;
 
 /// How often to look whether a keeper that ended has come again.
 const KEEPER_PERIOD: Duration = Duration::from_secs(5);

@@ -19,12 +19,12 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
 use ublk::Helper;
 
-use crate::command::Command;
 use crate::daemon::Daemon;
 use crate::log;
 use crate::service_manager::Manager;
 use crate::startup::Opened;
-use crate::{open_files, panics, state_versions, stderr, threads};
+use runtime::command::Command;
+use runtime::{open_files, panics, state_versions, stderr, threads};
 
 /// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
 ///

@@ -22,19 +22,19 @@ use ublk::Helper;
 use observe::DriveView;
 use observe::clock::Clock;
 
-use crate::command::{Command, Handle};
-use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
-use crate::happening::{DriveId, Happening, Teller};
 use crate::log;
 use crate::namespaces::Namespaces;
-use crate::poller_thread::{Addition, Message, TenantAt};
-use crate::pollers::{Part, PollerId, PollerThreads, Pollers};
 use crate::startup::{self, OpenedDrive};
 use crate::wipe_state::Wipes;
-use crate::zeroer::Zeroing;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
 use observe::promises_watch::PromiseWatch;
+use runtime::command::{Command, Handle};
+use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
+use runtime::happening::{DriveId, Happening, Teller};
+use runtime::poller_thread::{Addition, Message, TenantAt};
+use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
+use runtime::zeroer::Zeroing;
 
 /// A poller that has not taken a tenant on by then is stuck.
 pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);

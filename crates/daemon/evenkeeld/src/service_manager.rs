@@ -12,9 +12,9 @@ use confine::ThreadKind;
 use io_model::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::poller_watchdog::{Pulses, Stuck};
-use crate::{panics, threads};
 use observe::clock::Clock;
+use runtime::poller_watchdog::{Pulses, Stuck};
+use runtime::{panics, threads};
 
 /// The watchdog is fed so often in its interval.
 const FEEDS: u32 = 4;

@@ -21,11 +21,11 @@ use ssd_model::Profile;
 use ublk::Helper;
 
 use crate::config_file::OwnFile;
-use crate::drive::AnyDrive;
-use crate::nvme_drive::raise_memory_lock;
 use crate::roles::Roles;
 use crate::service_manager::Manager;
 use crate::tcp_port::OpenedPort;
+use runtime::drive::AnyDrive;
+use runtime::nvme_drive::raise_memory_lock;
 
 /// Opens the drive of a configuration, with this many bytes.
 pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}

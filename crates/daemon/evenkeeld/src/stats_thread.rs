@@ -15,12 +15,12 @@ use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
 use crate::api_state::Asked;
-use crate::command::Handle;
 use crate::traces::Stay;
-use crate::{panics, threads};
 use api::{DiskError, Reason};
 use observe::clock::Clock;
 use observe::snapshot::Marks;
+use runtime::command::Handle;
+use runtime::{panics, threads};
 
 /// Asks the thread. It ends when nobody can ask any more.
 #[derive(Clone)]

@@ -16,12 +16,12 @@ use io_model::TenantId;
 use policy::PolicyConfig;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 
-use crate::front_end::Reached;
-use crate::happening::Happening;
-use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, nobody};
-use crate::threads;
 use api::{DiskError, Reason};
+use runtime::front_end::Reached;
+use runtime::happening::Happening;
+use runtime::poller_thread::{Message, TenantAt};
+use runtime::threads;
 
 impl ServedDrive {
     /// Serves a tenant no more. Its range of the drive stays reserved.

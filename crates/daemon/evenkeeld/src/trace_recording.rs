@@ -3,12 +3,12 @@
 use io_model::TenantId;
 use poller::recorder;
 
-use crate::command::Recorded;
 use crate::error_texts::no_such_tenant;
 use crate::owner::Owner;
-use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
+use runtime::command::Recorded;
+use runtime::poller_thread::{Message, TenantAt};
 
 /// Commands that may wait at each poller to be taken: 20 ms of the fastest drive there is. 3 MiB.
 const RING_COMMANDS: usize = 1 << 16;

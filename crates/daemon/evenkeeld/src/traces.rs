@@ -14,10 +14,10 @@ use io_model::{Nanos, Op, TenantId};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::command::{Command, Handle, Recorded};
-use crate::{panics, threads};
 use api::{DiskError, Reason};
 use observe::summaries::unix_ms;
+use runtime::command::{Command, Handle, Recorded};
+use runtime::{panics, threads};
 
 /// Traces at a time.
 const MOST: usize = 4;

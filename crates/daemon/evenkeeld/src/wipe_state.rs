@@ -6,8 +6,8 @@ use std::time::Instant;
 use io_model::TenantId;
 use layout::Wiping;
 
-use crate::poller_thread::TenantAt;
-use crate::pollers::PollerId;
+use runtime::poller_thread::TenantAt;
+use runtime::pollers::PollerId;
 
 /// Where the wiper is.
 #[derive(Debug, Default)]

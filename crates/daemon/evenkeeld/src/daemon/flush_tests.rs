@@ -12,12 +12,12 @@ use io_model::{DeviceError, Op, Outcome};
 use load::{JobSpec, Options, Patience, Rw, Target};
 
 use super::*;
-use crate::drive::AnyDrive;
-use crate::drive::Wrapped;
 use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;
+use runtime::drive::AnyDrive;
+use runtime::drive::Wrapped;
 
 const FILE: &str = "[device]\nbackend = \"file\"\npath = \"DIR/drive.img\"\nsize = \"32MiB\"\ncreate = true\n\
                     [policy]\nname = \"passthrough\"\n";

@@ -12,12 +12,12 @@ use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice
 use policy::{COST_UNIT, Cost, Limits, Lpns, LpnsConfig, lpns_rule};
 
 use super::*;
-use crate::drive::AnyDrive;
-use crate::drive::Wrapped;
 use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;
+use runtime::drive::AnyDrive;
+use runtime::drive::Wrapped;
 
 /// One poller, whose policy knows at once that the promised tenant is there: no interval has to pass first.
 const FILE: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64MiB\"\n[policy]\nname = \"lpns\"\n\

@@ -10,12 +10,12 @@ use guest_memory::{IoBuf, Mapping};
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Place};
 
 use super::*;
-use crate::drive::AnyDrive;
-use crate::drive::Wrapped;
 use crate::startup::Engine;
 use config::Config;
 use io_model::TenantId;
 use policy::PolicyConfig;
+use runtime::drive::AnyDrive;
+use runtime::drive::Wrapped;
 
 const DRIVE_BYTES: usize = 4 << 20;
 const DISK_BYTES: usize = 1 << 20;

@@ -11,14 +11,14 @@ use backend_uring::{Kind, Uring, UringDrive};
 use nvme_driver::{Controller, VfioUserDevice};
 
 use super::*;
-use crate::command::Command;
-use crate::command::DiskCommand;
-use crate::drive::AnyDrive;
-use crate::drive::{Drive, Facts, ZeroRange};
 use crate::startup::Engine;
 use api::DiskError;
 use config::Config;
 use policy::PolicyConfig;
+use runtime::command::Command;
+use runtime::command::DiskCommand;
+use runtime::drive::AnyDrive;
+use runtime::drive::{Drive, Facts, ZeroRange};
 
 const IMAGE_BYTES: u64 = 8 << 20;
 const TENANTS: [&str; 2] = ["old", "new"];
@@ -145,7 +145,7 @@ fn a_daemon_that_is_stopped_meanwhile_goes_on_at_the_next_start() {
     assert_eq!(daemon.stop(), 0);
 }
 
-fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(crate::command::Reply<T>) -> DiskCommand) -> T {
+fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(runtime::command::Reply<T>) -> DiskCommand) -> T {
     let (answer, answered) = channel();
     daemon.handle().tell(Command::Disk(command(Box::new(move |it| answer.send(it).unwrap()))));
     answered.recv().unwrap()

@@ -32,7 +32,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use self::format::{Entry, Style};
 use self::limit::Limits;
-use crate::{panics, threads};
+use runtime::{panics, threads};
 
 /// Lines that may wait for a slow reader.
 const WAITING_LINES: usize = 1024;

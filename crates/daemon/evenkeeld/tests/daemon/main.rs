@@ -3,4 +3,3 @@
 mod hostile;
 mod membership;
 mod no_allocation;
-mod threads;

@@ -60,7 +60,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 9] = [
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
     (
-        &["crates/frontends/", "crates/core/guest-memory/", "crates/daemon/evenkeeld/src/front_end/"],
+        &["crates/frontends/", "crates/core/guest-memory/", "crates/daemon/runtime/src/front_end/"],
         &["foreign-pin-", "foreign-memory-", "foreign-translated-", "foreign-uefi-512"],
     ),
     (&["crates/daemon/layout/src/placement.rs"], &["foreign-long-names"]),

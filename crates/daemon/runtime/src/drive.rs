@@ -341,7 +341,6 @@ pub fn open_over(config: &Config, profile: &Profile, size_bytes: u64, opened: Ha
 }
 
 /// A drive with something around each poller's queues, for tests in which it must misbehave.
-#[cfg(test)]
 #[derive(Clone)]
 pub struct Wrapped<D, W> {
     /// The drive.
@@ -350,7 +349,6 @@ pub struct Wrapped<D, W> {
     pub wrap: W,
 }
 
-#[cfg(test)]
 impl<D: Drive, B: Backend + Send + 'static, W: Fn(D::Queues) -> B + Clone + Send + 'static> Drive for Wrapped<D, W> {
     type Queues = B;
 

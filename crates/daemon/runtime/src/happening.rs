@@ -10,7 +10,7 @@ use nvme_controller::FormatRecord;
 
 /// A drive of the daemon's; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DriveId(pub(crate) u32);
+pub struct DriveId(pub u32);
 
 /// What a drive's pollers and threads tell of themselves.
 pub enum Happening {

@@ -57,8 +57,10 @@ fn options(nsid: u32, command_timeout: Nanos) -> Options {
 
 /// A drive that was handed over, and what it says of itself.
 pub struct SurveyedNvme {
-    pub(crate) drive: ServedNvme<VfioDevice>,
-    pub(crate) survey: Survey,
+    /// The drive, brought up.
+    pub drive: ServedNvme<VfioDevice>,
+    /// What it says of itself.
+    pub survey: Survey,
 }
 
 /// Brings a drive up that its opener handed over. Asks what it is, and what it holds, unless that `is_discarded`.

@@ -100,7 +100,7 @@ impl observe::Daemon for Handle {
 
 impl Handle {
     /// Whose commands go there.
-    pub(crate) fn new(commands: Sender<Command>) -> Self {
+    pub fn new(commands: Sender<Command>) -> Self {
         Self { commands }
     }
 
@@ -142,7 +142,7 @@ impl Handle {
     ///
     /// # Errors
     /// The daemon has ended.
-    pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
+    pub fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
         let (done, answer) = channel();
         self.tell(command(done));
         answer.recv().map_err(|_| anyhow!("the daemon is ending"))
