@@ -21,9 +21,9 @@ use ssd_model::Profile;
 use ublk::Helper;
 
 use crate::config_file::OwnFile;
-use crate::roles::Roles;
 use crate::service_manager::Manager;
-use crate::tcp_port::OpenedPort;
+use api_server::roles::Roles;
+use api_server::tcp_port::OpenedPort;
 use runtime::drive::AnyDrive;
 use runtime::nvme_drive::raise_memory_lock;
 

@@ -10,7 +10,7 @@ use api::Problem;
 use crate::api_error::{Refused, SEE_DOCUMENT};
 
 /// A body that is a JSON object. [`Json`] alone takes an array, too, for its fields in their order.
-pub(crate) struct Object<T>(pub(crate) T);
+pub struct Object<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Object<T> {
     type Rejection = Refused;

@@ -50,7 +50,7 @@ impl Asked {
     }
 
     /// A permit to wait. Without one left, the client gets an error with `remedy`.
-    pub(crate) fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
+    pub fn place_to_wait(&self, remedy: &str) -> Result<SemaphorePermit<'_>, Refused> {
         self.waits.try_acquire().map_err(|_| {
             let title = format!("{MAX_WAITING} others wait already");
             Problem::new(503, "too-many-wait", title, remedy).into()

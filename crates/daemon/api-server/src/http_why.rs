@@ -45,7 +45,7 @@ fn ending<T>(_: T) -> Problem {
         (status = 422, body = Problem), (status = 503, body = Problem)
     )
 )]
-pub(crate) async fn why(
+pub async fn why(
     State(asker): State<Asker>,
     Path(tenant): Path<String>,
     asked: Result<Query<WhyAsked>, QueryRejection>,
@@ -74,7 +74,7 @@ pub(crate) async fn why(
         (status = 503, body = Problem)
     )
 )]
-pub(crate) async fn trace(
+pub async fn trace(
     State(daemon): State<Handle>,
     State(traces): State<Traces>,
     Extension(stay): Extension<Stay>,

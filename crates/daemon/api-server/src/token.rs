@@ -18,7 +18,7 @@ use crate::api_error::Refused;
 pub struct Token {
     pub(crate) secret: Arc<str>,
     /// Where it is to be found.
-    pub(crate) remedy: Arc<str>,
+    pub remedy: Arc<str>,
 }
 
 impl Token {
@@ -34,7 +34,7 @@ impl Token {
 
 /// Whether a connection has shown the token.
 #[derive(Clone, Default)]
-pub struct Proof(pub(crate) Arc<AtomicBool>);
+pub struct Proof(pub Arc<AtomicBool>);
 
 /// Tells a client without the token what to do.
 pub async fn if_proven(

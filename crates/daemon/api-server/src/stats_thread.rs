@@ -77,7 +77,7 @@ fn run(requests: &Receiver<Request>, daemon: &Handle, clock: Clock) {
     get, path = "/v1/stats", params(StatsAsked),
     responses((status = 200, body = Snapshot), (status = 422, body = api::Problem), (status = 503, body = api::Problem))
 )]
-pub(crate) async fn stats(
+pub async fn stats(
     State(asked): State<Asked>,
     Extension(stay): Extension<Stay>,
     span: Result<Query<StatsAsked>, QueryRejection>,

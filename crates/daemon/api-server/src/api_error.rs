@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 use api::{DiskError, Reason};
 
 /// Where everything else is said.
-pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json describes the API";
+pub const SEE_DOCUMENT: &str = "GET /openapi.json describes the API";
 
 /// A problem as an answer.
-pub(crate) struct Refused(pub(crate) Problem);
+pub struct Refused(pub Problem);
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
@@ -27,7 +27,7 @@ impl From<DiskError> for Refused {
 }
 
 /// An error as the API tells it.
-pub(crate) fn problem(DiskError { reason, title, remedy, details }: DiskError) -> Problem {
+pub fn problem(DiskError { reason, title, remedy, details }: DiskError) -> Problem {
     Problem { status: status(reason).as_u16(), code: reason.code().to_owned(), title, remedy, details }
 }
 

@@ -1,0 +1,33 @@
+//! The daemon's HTTP API: routes, sockets, roles, and what is read for them.
+//!
+//! It gives the owner [commands](runtime::command) and tells what became of them; it knows nothing of pollers.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `http`, `http_why` | the routes, and the description of them all |
+//! | `api_state`, `json_body`, `api_error` | what handlers share, requests, errors with their HTTP statuses |
+//! | `api_socket`, `tcp_port`, `client_stream`, `connection_slots` | the sockets, and whose turn it is |
+//! | `roles`, `token`, `foreign_pages` | who may ask for what |
+//! | `live_thread`, `metrics_thread`, `stats_thread`, `response_cache` | what is read for many clients at a time |
+//! | `traces` | traces of all commands of a tenant |
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it has a clock and threads")]
+
+pub mod api_error;
+pub mod api_socket;
+pub mod api_state;
+pub mod client_stream;
+pub mod connection_slots;
+pub mod foreign_pages;
+pub mod http;
+pub mod http_why;
+pub mod json_body;
+pub mod live_thread;
+pub mod metrics_thread;
+pub mod response_cache;
+pub mod roles;
+pub mod stats_thread;
+pub mod tcp_port;
+pub mod token;
+pub mod traces;
