@@ -98,7 +98,9 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
 #[utoipa::path(
     get, path = "/live/{name}", tag = "http", operation_id = "live_tenant",
     params(("name" = String, Path, description = "Name of the tenant")),
-    responses((status = 200, body = LiveDetail), (status = 404, body = api::Problem), (status = 503, body = api::Problem))
+    responses(
+        (status = 200, body = LiveDetail), (status = 404, body = api::Problem), (status = 503, body = api::Problem)
+    )
 )]
 pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {
     let (answer, answered) = oneshot::channel();

@@ -99,7 +99,7 @@ impl observe::Daemon for Handle {
 }
 
 impl Handle {
-    /// Whose commands go there.
+    /// Its commands go into this queue.
     pub fn new(commands: Sender<Command>) -> Self {
         Self { commands }
     }
