@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::{Attach, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
+use api::{Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Operation, OperationState, Problem, Rest, Wipe};
 use clap::Subcommand;
 use io_model::units::Size;
-use policy::Percentile;
 use serde::Serialize;
 
 use self::listing::{disks, one};
@@ -133,31 +132,8 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// Name: 1 to 63 characters of a-z, 0-9, _ and -
-    name: String,
-
-    /// Size, a multiple of 4096 bytes, such as 16GiB
-    #[arg(long)]
-    size: String,
-
-    /// Drive to create it on [default: one where all promises hold; of several, the one with the least space left]
-    #[arg(long, value_name = "NAME")]
-    drive: Option<String>,
-
     #[command(flatten)]
-    terms: Terms,
-
-    /// Block size in bytes: 512 or 4096 [default: 512, or the drive's own if that is larger]
-    #[arg(long, value_name = "BYTES")]
-    lba_size: Option<u32>,
-
-    /// Create a namespace in the controller of this NVMe tenant, without a socket of its own
-    #[arg(long, value_name = "TENANT")]
-    attach: Option<String>,
-
-    /// Identifier of the namespace, 2 to 32 [default: the lowest that is free on the controller]
-    #[arg(long, value_name = "N", requires = "attach")]
-    nsid: Option<u32>,
+    disk: DiskSpec,
 
     /// Wait until a client can attach the disk
     #[arg(long)]
@@ -165,24 +141,15 @@ struct Create {
 
     #[command(flatten)]
     daemon: Daemon,
-
-    #[command(flatten)]
-    front_end: FrontEnd,
 }
 
 #[derive(Debug, clap::Args)]
 struct Set {
-    /// Name of the disk.
-    name: String,
-
     #[command(flatten)]
-    terms: Terms,
+    disk: DiskSpec,
 
     #[command(flatten)]
     daemon: Daemon,
-
-    #[command(flatten)]
-    front_end: FrontEnd,
 }
 
 #[derive(Debug, clap::Args)]
@@ -216,169 +183,6 @@ enum WipeMethod {
     ThreePasses,
 }
 
-/// The promise, weight and limits of a disk.
-#[derive(Debug, clap::Args)]
-struct Terms {
-    /// Class: guaranteed or best-effort
-    #[arg(long)]
-    class: Option<String>,
-
-    /// Latency promised to a guaranteed disk, such as 50us
-    #[arg(long, value_name = "TIME")]
-    latency_target: Option<String>,
-
-    /// Percentage of commands that must meet the latency target, 50 to 99.9 [default: 99]
-    #[arg(long, value_name = "PERCENT", value_parser = percentile)]
-    latency_percentile: Option<f64>,
-
-    /// Commands per second that a best-effort disk gets at least, such as 20k. Only under the policy evenkeel
-    #[arg(long, value_name = "RATE")]
-    min_iops: Option<String>,
-
-    /// Bytes per second that a best-effort disk gets at least, such as 200MiB/s. Only under the policy evenkeel
-    #[arg(long, value_name = "RATE")]
-    min_bandwidth: Option<String>,
-
-    /// Weight of a best-effort disk, 1 to 10000
-    #[arg(long, value_name = "N")]
-    weight: Option<u32>,
-
-    /// Priority under the policies wrr and drr: urgent, high, medium, low or client
-    #[arg(long)]
-    priority: Option<String>,
-
-    /// Limit of commands per second, such as 20k. With `disk set`, none removes this or another limit
-    #[arg(long, value_name = "RATE")]
-    rw_iops: Option<String>,
-
-    /// Limit of reads per second
-    #[arg(long, value_name = "RATE")]
-    r_iops: Option<String>,
-
-    /// Limit of commands per second that are not reads
-    #[arg(long, value_name = "RATE")]
-    w_iops: Option<String>,
-
-    /// Limit of bytes per second, such as 200MiB/s
-    #[arg(long, value_name = "RATE")]
-    rw_bandwidth: Option<String>,
-
-    /// Limit of bytes read per second
-    #[arg(long, value_name = "RATE")]
-    r_bandwidth: Option<String>,
-
-    /// Limit of bytes written per second
-    #[arg(long, value_name = "RATE")]
-    w_bandwidth: Option<String>,
-
-    /// How long unused quota of these limits is kept, such as 2s
-    #[arg(long, value_name = "TIME")]
-    burst: Option<String>,
-
-    /// Serve it even if its promise can't be kept
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    overcommit: Option<bool>,
-}
-
-/// How a guest reaches its disk. These settings change only while no client is attached.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "How it is reached (changes only while no client is attached)")]
-struct FrontEnd {
-    /// Front end: vfio-user (NVMe), vhost-user-blk (virtio) or ublk (a block device of this host) [default: vfio-user]
-    #[arg(long)]
-    frontend: Option<String>,
-
-    /// Number of I/O queues, 1 to 64 [default: 64, with ublk 4]
-    #[arg(long, value_name = "N")]
-    queues: Option<u16>,
-
-    /// Don't let the guest write, for virtio and ublk disks and new namespaces
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    read_only: Option<bool>,
-
-    /// How doorbells of an NVMe controller reach the daemon: mapped or trapped [default: mapped]
-    #[arg(long)]
-    doorbells: Option<String>,
-
-    /// Threads that serve the queues: shared, dedicated or per-queue [default: shared]
-    #[arg(long)]
-    threads: Option<String>,
-
-    /// When the threads of a virtio or ublk disk sleep: adaptive, polling or event [default: adaptive]
-    #[arg(long)]
-    mode: Option<String>,
-
-    /// CPUs for the disk's own threads, such as 2,3
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    cpus: Option<Vec<u32>>,
-
-    /// Memory that the client may map, such as 8GiB
-    #[arg(long, value_name = "SIZE")]
-    max_memory: Option<String>,
-
-    /// Number of memory regions that the client may map, 4 to 4096
-    #[arg(long, value_name = "N")]
-    max_maps: Option<u32>,
-
-    /// Owner of the socket
-    #[arg(long, value_name = "USER")]
-    socket_user: Option<String>,
-
-    /// Group of the socket
-    #[arg(long, value_name = "GROUP")]
-    socket_group: Option<String>,
-
-    /// Permissions of the socket: 0600, 0660 or 0666
-    #[arg(long, value_name = "MODE")]
-    socket_mode: Option<String>,
-}
-
-/// Refused here, because JSON can't represent NaN or infinity and the daemon would not see them.
-fn percentile(text: &str) -> Result<f64, String> {
-    let found = text.parse().ok().filter(|percent| Percentile::new(*percent).is_some());
-    found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
-}
-
-impl Terms {
-    fn change(self, front_end: FrontEnd) -> DiskChange {
-        let Self { class, latency_target, latency_percentile, weight, min_iops, min_bandwidth, .. } = self;
-        let Self { priority, rw_iops, r_iops, w_iops, .. } = self;
-        let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
-        let FrontEnd { frontend, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
-        let FrontEnd { max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
-        DiskChange {
-            class,
-            latency_target,
-            latency_percentile,
-            min_iops,
-            min_bandwidth,
-            weight,
-            priority,
-            rw_iops,
-            r_iops,
-            w_iops,
-            rw_bandwidth,
-            r_bandwidth,
-            w_bandwidth,
-            burst,
-            overcommit,
-            size: None,
-            frontend,
-            queues,
-            read_only,
-            doorbells,
-            threads,
-            mode,
-            cpus,
-            max_memory,
-            max_maps,
-            socket_user,
-            socket_group,
-            socket_mode,
-        }
-    }
-}
-
 /// Runs `evenkeel disk`.
 ///
 /// # Errors
@@ -386,10 +190,12 @@ impl Terms {
 pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Create(create) => {
-            let Create { name, size, drive, terms, lba_size, attach, nsid, wait, daemon, front_end } = *create;
-            let disk = NewDisk { name, size, drive, lba_size, attach, nsid, ..NewDisk::default() };
+            let Create { disk, wait, daemon } = *create;
+            if disk.size.is_empty() {
+                bail!("a disk has a size: --size 16GiB");
+            }
             let daemon_at = Rest::new(&daemon.socket);
-            let mut disk = in_options(daemon_at.create(&terms.change(front_end).apply(&disk)))?;
+            let mut disk = in_options(daemon_at.create(&disk))?;
             if wait {
                 disk = wait_for_zeros(&daemon_at, disk)?;
             }
@@ -402,13 +208,13 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &disk, || one(&disk))
         }
         Command::Set(set) => {
-            let change = set.terms.change(set.front_end);
-            let disk = in_options(Rest::new(&set.daemon.socket).change(&set.name, &change))?;
+            let change = DiskPatch::of(&set.disk).with_none_as_null();
+            let disk = in_options(Rest::new(&set.daemon.socket).change(&set.disk.name, &change))?;
             warn(&disk);
             print(&set.daemon, &disk, || one(&disk))
         }
         Command::Grow { name, size, daemon } => {
-            let change = DiskChange { size: Some(size), ..DiskChange::default() };
+            let change = DiskPatch::of(&DiskSpec { size, ..DiskSpec::default() });
             let disk = in_options(Rest::new(&daemon.socket).change(&name, &change))?;
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
@@ -635,14 +441,6 @@ mod tests {
             (vec![one(Some(all), Some(1)), one(None, None)], "of 8GiB all that may hold data is overwritten"),
         ] {
             assert_eq!(written(&left), text);
-        }
-    }
-
-    #[test]
-    fn a_percentile_is_a_number_of_its_range() {
-        assert_eq!(["50", "99.9"].map(percentile), [Ok(50.0), Ok(99.9)]);
-        for text in ["nan", "inf", "-inf", "49.9", "99.91", "most"] {
-            assert_eq!(percentile(text), Err("expected a number from 50 to 99.9".into()), "{text}");
         }
     }
 }

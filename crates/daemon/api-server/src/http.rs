@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use api::{
-    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
-    Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow, Key, Live,
-    LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDisk, NewDrive,
-    Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow, Wipe,
+    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
+    DiskState, Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow,
+    Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved,
+    NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -73,7 +73,6 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Ceilings,
         Disk,
         DiskState,
-        DiskChange,
         Drive,
         DriveHealth,
         DrivePolicy,
@@ -85,7 +84,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         LiveLatency,
         LiveTenant,
         Moved,
-        NewDisk,
+        DiskSpec,
         NewDrive,
         Operation,
         OperationState,
@@ -289,7 +288,7 @@ async fn show(
 
 /// Creates a disk. Repeating the request is harmless.
 #[utoipa::path(
-    post, path = "/v1/disks", request_body = NewDisk,
+    post, path = "/v1/disks", request_body = DiskSpec,
     responses(
         (status = 201, body = Disk), (status = 200, description = "It was there with these settings", body = Disk),
         (status = 409, body = Problem), (status = 422, body = Problem), (status = 507, body = Problem)
@@ -297,16 +296,20 @@ async fn show(
 )]
 async fn create(
     State(daemon): State<Handle>,
-    Object(disk): Object<NewDisk>,
+    Object(disk): Object<DiskSpec>,
 ) -> Result<(StatusCode, Json<Disk>), Refused> {
     let (disk, is_new) = ask(&daemon, |reply| DiskCommand::Create(Box::new(disk), reply)).await??;
     Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(disk)))
 }
 
-/// Changes a disk's promise, limits, size or front end.
+/// Changes a disk's promise, limits, size or front end: a JSON Merge Patch (RFC 7396) of what it was made with.
+///
+/// A key that is absent stays as it is; `null` removes it. `name`, `drive`, `lba_size`, `attach` and `nsid` can't
+/// change. The keys from `frontend` on change only while no client is attached. A setting that the new class or
+/// front end does not have goes away with the old one, and the burst with the last limit.
 #[utoipa::path(
     patch, path = "/v1/disks/{name}",
-    params(("name" = String, Path, description = "Name of the disk")), request_body = DiskChange,
+    params(("name" = String, Path, description = "Name of the disk")), request_body(content = DiskSpec, content_type = "application/merge-patch+json"),
     responses(
         (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 422, body = Problem), (status = 507, body = Problem)
@@ -315,7 +318,7 @@ async fn create(
 async fn change(
     State(daemon): State<Handle>,
     Path(name): Path<String>,
-    Object(change): Object<DiskChange>,
+    Object(change): Object<DiskPatch>,
 ) -> Result<Json<Disk>, Refused> {
     Ok(Json(ask(&daemon, |reply| DiskCommand::Change(name, Box::new(change), reply)).await??))
 }

@@ -5,120 +5,164 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{Attachment, Ceilings};
 
-/// A disk to create. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Heading of the options that say how a guest reaches its disk.
+const REACHED: &str = "How it is reached (changes only while no client is attached)";
+
+/// A percentage. JSON can't represent NaN or infinity; the daemon checks the rest.
+fn percentile(text: &str) -> Result<f64, String> {
+    let found = text.parse().ok().filter(|percent: &f64| percent.is_finite());
+    found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
+}
+
+/// What a disk is to be. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file, and of
+/// the options of `evenkeel disk create`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, clap::Args)]
 #[serde(deny_unknown_fields)]
-pub struct NewDisk {
+pub struct DiskSpec {
     /// Name of 1 to 63 characters of `a-z 0-9 _ -`. No other disk may have it.
     pub name: String,
     /// Size, a multiple of 4096 bytes, such as `16GiB`.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    #[schema(required)]
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub size: String,
     /// The drive to create the disk on. Absent: the daemon picks a drive on which all promises hold. It prefers
     /// persistent drives, then the one with the least space left.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "NAME")]
     pub drive: Option<String>,
     /// `vfio-user` (the default; an NVMe controller), `vhost-user-blk` (virtio) or `ublk` (a block device of the host).
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, help_heading = REACHED)]
     pub frontend: Option<String>,
     /// `best-effort` (the default) or `guaranteed`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long)]
     pub class: Option<String>,
     /// The latency promised to a guaranteed tenant, such as `50us`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "TIME")]
     pub latency_target: Option<String>,
     /// The percentage of commands that must meet `latency_target`: 50 to 99.9, default 99.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     pub latency_percentile: Option<f64>,
     /// The commands per second that a best-effort tenant gets at least while it asks for them, such as `20k`. Only the
     /// policy `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub min_iops: Option<String>,
     /// The bandwidth that a best-effort tenant gets at least while it asks for it, in whole MiB, such as `200MiB/s`.
     /// Only the policy `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub min_bandwidth: Option<String>,
     /// Weight of a best-effort tenant, 1 to 10000. Best-effort tenants share the drive in proportion to their weights.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "N")]
     pub weight: Option<u32>,
     /// Priority under the policies `wrr` and `drr`: `urgent`, `high`, `medium`, `low` or `client`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long)]
     pub priority: Option<String>,
     /// Limit of commands per second, such as `20k`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub rw_iops: Option<String>,
     /// Limit of reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub r_iops: Option<String>,
     /// Limit of writes and all other commands except reads per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub w_iops: Option<String>,
     /// Limit of bytes read and written per second, in whole MiB, such as `200MiB/s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub rw_bandwidth: Option<String>,
     /// Limit of bytes read per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub r_bandwidth: Option<String>,
     /// Limit of bytes written per second.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "RATE")]
     pub w_bandwidth: Option<String>,
     /// How long unused quota of these limits is kept, such as `2s`. At most `60s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "TIME")]
     pub burst: Option<String>,
     /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub overcommit: Option<bool>,
     /// Number of I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "N", help_heading = REACHED)]
     pub queues: Option<u16>,
     /// How an NVMe controller's doorbells reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, help_heading = REACHED)]
     pub doorbells: Option<String>,
     /// Which threads serve the queues: `shared` (the default), `dedicated` or `per-queue`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, help_heading = REACHED)]
     pub threads: Option<String>,
     /// When the threads of a virtio or ublk disk sleep: `adaptive` (the default), `polling` or `event`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, help_heading = REACHED)]
     pub mode: Option<String>,
     /// CPUs that the disk's own threads are pinned to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = REACHED)]
     pub cpus: Option<Vec<u32>>,
     /// Memory that the client may map, such as `8GiB`. At least the guest's memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "SIZE", help_heading = REACHED)]
     pub max_memory: Option<String>,
     /// Number of memory regions that the client may map, 4 to 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "N", help_heading = REACHED)]
     pub max_maps: Option<u32>,
     /// User that owns the disk's socket, by name or number.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "USER", help_heading = REACHED)]
     pub socket_user: Option<String>,
     /// Group of the disk's socket, by name or number.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "GROUP", help_heading = REACHED)]
     pub socket_group: Option<String>,
     /// Permissions of the disk's socket: `0600`, `0660` or `0666`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "MODE", help_heading = REACHED)]
     pub socket_mode: Option<String>,
     /// Block size in bytes: 512 or 4096. Absent: 512, or the drive's block size if that is larger.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "BYTES")]
     pub lba_size: Option<u32>,
     /// `true`: the guest can't write. For virtio and ublk disks, and for a namespace with `attach`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = REACHED)]
     pub read_only: Option<bool>,
     /// Create a namespace and attach it to this NVMe tenant. It becomes part of the tenant's controller and has no
     /// socket. It takes only `name`, `size`, `nsid`, `lba_size` and `read_only`: promises and limits are the tenant's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "TENANT")]
     pub attach: Option<String>,
     /// The namespace's identifier on every controller, 2 to 32. Absent: the lowest one that is free on the controller.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "N", requires = "attach")]
     pub nsid: Option<u32>,
 }
 
-/// The `[[tenant]]` sections of a configuration, as [`NewDisk::to_section`] writes them.
+/// The `[[tenant]]` sections of a configuration, as [`DiskSpec::to_section`] writes them.
 #[derive(Serialize, Deserialize)]
 struct Sections {
-    tenant: Vec<NewDisk>,
+    tenant: Vec<DiskSpec>,
 }
 
-impl NewDisk {
+impl DiskSpec {
     /// Writes the disk as a `[[tenant]]` section of a configuration.
     ///
     /// # Errors
@@ -127,7 +171,7 @@ impl NewDisk {
         toml::to_string(&Sections { tenant: vec![self.clone()] })
     }
 
-    /// Reads what [`NewDisk::to_section`] wrote.
+    /// Reads what [`DiskSpec::to_section`] wrote.
     ///
     /// # Errors
     /// The text is not exactly one `[[tenant]]` section.
@@ -352,17 +396,25 @@ impl std::error::Error for Problem {}
 mod tests {
     use super::*;
 
-    fn disk() -> NewDisk {
+    fn disk() -> DiskSpec {
         let (name, size) = ("db \"x\"\n[[tenant]]".to_owned(), "1GiB".to_owned());
-        NewDisk { name, size, weight: Some(7), rw_iops: Some("20k".into()), ..NewDisk::default() }
+        DiskSpec { name, size, weight: Some(7), rw_iops: Some("20k".into()), ..DiskSpec::default() }
+    }
+
+    #[test]
+    fn a_percentage_has_a_form_in_json() {
+        assert_eq!(["50", "99.9"].map(percentile), [Ok(50.0), Ok(99.9)]);
+        for text in ["nan", "inf", "-inf", "most"] {
+            assert!(percentile(text).is_err(), "{text}");
+        }
     }
 
     #[test]
     fn a_section_says_all_and_nothing_else() {
         let section = disk().to_section().unwrap();
         assert_eq!(section.matches("[[tenant]]\n").count(), 1, "{section}");
-        assert_eq!(NewDisk::from_section(&section), Ok(disk()));
-        assert!(NewDisk::from_section(&section.repeat(2)).is_err());
-        assert!(NewDisk::from_section("size = \"1GiB\"").is_err());
+        assert_eq!(DiskSpec::from_section(&section), Ok(disk()));
+        assert!(DiskSpec::from_section(&section.repeat(2)).is_err());
+        assert!(DiskSpec::from_section("size = \"1GiB\"").is_err());
     }
 }

@@ -1,32 +1,32 @@
 //! Types of the daemon's API, and clients for it.
 //!
-//! The API is HTTP on `api.sock`. [`NewDisk`] and others are the bodies, [`Rest`] is the client. [`Live`] is for pages
+//! The API is HTTP on `api.sock`. [`DiskSpec`] and others are the bodies, [`Rest`] is the client. [`Live`] is for pages
 //! that refresh each second, [`Snapshot`] has each tenant's statistics over one span.
 
 #![forbid(unsafe_code)]
 
 mod apply;
 mod ceilings;
-mod change;
 mod disks;
 mod drives;
 mod error;
 mod events;
 mod live;
 mod namespaces;
+mod patch;
 mod rest;
 mod snapshot;
 mod why;
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
-pub use change::{DiskChange, Dropped};
-pub use disks::{Deletion, Disk, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, Problem, Wipe};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved};
 pub use namespaces::{Attach, Attachment, Namespace};
+pub use patch::{DiskPatch, Dropped};
 pub use rest::{NoDaemon, Rest, api_path};
 pub use snapshot::{
     BlameRow, BoundRow, DrivePolicy, HeldRow, MAX_SPAN_MS, PollerRow, Predicted, PriceRow, Snapshot, StatsAsked,

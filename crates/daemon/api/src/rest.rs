@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, Live,
-    NewDisk, NewDrive, Operation, Problem, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked, Wipe,
+    Applied, Apply, Attach, Deletion, Disk, DiskPatch, DiskSpec, Drive, DriveRemoval, Events, EventsAfter, Exported,
+    Live, NewDrive, Operation, Problem, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -101,7 +101,7 @@ impl Rest {
     ///
     /// # Errors
     /// As [`Rest::disks`].
-    pub fn create(&self, disk: &NewDisk) -> Result<Disk> {
+    pub fn create(&self, disk: &DiskSpec) -> Result<Disk> {
         self.ask(Method::POST, "/v1/disks", Some(disk))
     }
 
@@ -109,7 +109,7 @@ impl Rest {
     ///
     /// # Errors
     /// As [`Rest::disks`].
-    pub fn change(&self, name: &str, change: &DiskChange) -> Result<Disk> {
+    pub fn change(&self, name: &str, change: &DiskPatch) -> Result<Disk> {
         self.ask(Method::PATCH, &at(name)?, Some(change))
     }
 

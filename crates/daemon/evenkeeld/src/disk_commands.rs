@@ -4,7 +4,7 @@
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
 use api::{
-    Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind, Exported, Key, NewDisk,
+    Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Drive, DriveRemoval, Dropped, EventKind, Exported, Key,
     Wipe,
 };
 use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
@@ -17,8 +17,8 @@ use promises::placing::{Preference, refuse_unjudged};
 
 use crate::error_texts::{
     being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
-    no_room_to_grow, no_shrinking, no_such_drive, no_such_tenant, not_added, not_durable, not_writable, otherwise,
-    promise_not_kept, unjudged,
+    no_room_to_grow, no_shrinking, no_such_drive, no_such_tenant, not_added, not_changeable, not_durable, not_writable,
+    otherwise, promise_not_kept, unjudged,
 };
 use crate::file_apply::{keys, of_front_end};
 use crate::owner::Owner;
@@ -135,7 +135,7 @@ impl Owner {
     }
 
     /// `true`: it is new.
-    fn create_disk(&mut self, disk: &NewDisk) -> Result<(Disk, bool), DiskError> {
+    fn create_disk(&mut self, disk: &DiskSpec) -> Result<(Disk, bool), DiskError> {
         if let Some(tenant) = &disk.attach {
             return self.create_namespace(disk, tenant);
         }
@@ -170,7 +170,7 @@ impl Owner {
     }
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
-    fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), DiskError> {
+    fn create_namespace(&mut self, disk: &DiskSpec, tenant: &str) -> Result<(Disk, bool), DiskError> {
         self.refuse_absent_name(&disk.name)?;
         let is_elsewhere = |drive: &ServedDrive| drive.find_tenant(tenant).is_none() && drive.has_disk(&disk.name);
         if self.drives.values().any(is_elsewhere) {
@@ -196,7 +196,7 @@ impl Owner {
     }
 
     /// The drive that a new disk goes to, and its configuration with the disk.
-    fn choose_drive(&self, disk: &NewDisk, settings: &str) -> Result<(DriveId, Config, Tenant), DiskError> {
+    fn choose_drive(&self, disk: &DiskSpec, settings: &str) -> Result<(DriveId, Config, Tenant), DiskError> {
         let is_wanted = |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config.device.name);
         let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
         let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
@@ -317,7 +317,7 @@ impl ServedDrive {
         self.describe_disk(id).ok_or_else(broken)
     }
 
-    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<Disk, DiskError> {
+    fn change_disk(&mut self, name: &str, change: &DiskPatch) -> Result<Disk, DiskError> {
         if self.namespaces.find(name).is_some() {
             return self.grow_namespace(name, change);
         }
@@ -327,11 +327,12 @@ impl ServedDrive {
             return Err(being_deleted(name));
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
-        change.size.as_ref().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
-        let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
+        change.size().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
+        let disk = DiskSpec::from_section(settings).map_err(|_| broken())?;
         let before = settings.to_owned();
         let dropped = change.drops(&disk);
-        let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
+        let changed = change.apply(&disk).map_err(|why| not_changeable(&why))?;
+        let settings = changed.to_section().map_err(not_writable)?;
         let (config, tenant) = self.config_with(name, &settings)?;
         let reached = of_front_end(keys(config::made_changes(&before, &settings)));
         self.change_to(id, &tenant, &config, &reached, Some(&settings))?;

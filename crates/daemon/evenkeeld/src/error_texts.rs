@@ -18,6 +18,15 @@ pub(crate) fn not_writable(error: impl std::fmt::Display) -> DiskError {
     DiskError::new(Reason::Invalid, format!("TOML can't represent the request: {error}"), "use plain text")
 }
 
+/// A change that no disk takes.
+pub(crate) fn not_changeable(why: &str) -> DiskError {
+    DiskError::new(
+        Reason::Invalid,
+        why,
+        "a change has the keys of a new disk but for name, drive, lba_size, attach and nsid",
+    )
+}
+
 pub(crate) fn invalid(errors: &ConfigErrors) -> DiskError {
     let (title, remedy) = in_words(errors);
     DiskError::new(Reason::Invalid, title, remedy)

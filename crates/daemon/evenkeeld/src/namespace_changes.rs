@@ -6,7 +6,7 @@
 
 use std::iter;
 
-use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk};
+use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, EventKind};
 use config::{Config, LBA_BYTES, NSIDS, Namespace};
 use io_model::TenantId;
 use io_model::units::Size;
@@ -25,8 +25,8 @@ pub(crate) const NAMESPACE: &str = "namespace";
 
 impl ServedDrive {
     /// `true`: it is new.
-    pub(crate) fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), DiskError> {
-        let NewDisk { name, size, nsid, lba_size, .. } = disk;
+    pub(crate) fn create_namespace(&mut self, disk: &DiskSpec, tenant: &str) -> Result<(Disk, bool), DiskError> {
+        let DiskSpec { name, size, nsid, lba_size, .. } = disk;
         let read_only = disk.read_only == Some(true);
         refuse_terms(disk)?;
         if let Some(other) = disk.drive.as_ref().filter(|drive| **drive != self.config.device.name) {
@@ -193,15 +193,12 @@ impl ServedDrive {
     }
 
     /// A namespace that the API made grows.
-    pub(crate) fn grow_namespace(&mut self, name: &str, change: &DiskChange) -> Result<Disk, DiskError> {
+    pub(crate) fn grow_namespace(&mut self, name: &str, change: &DiskPatch) -> Result<Disk, DiskError> {
         let (id, section) = self.namespace_to_change(name)?;
-        let DiskChange { size, .. } = change;
-        if *change != (DiskChange { size: size.clone(), ..DiskChange::default() }) {
-            return Err(no_terms(name));
-        }
-        if let Some(size) = size.clone() {
-            self.refuse_too_large(name, &size)?;
-            self.change_namespace(id, &api::Namespace { size, ..section })?;
+        if !change.is_empty() {
+            let size = change.only_size().ok_or_else(|| no_terms(name))?;
+            self.refuse_too_large(name, size)?;
+            self.change_namespace(id, &api::Namespace { size: size.to_owned(), ..section })?;
         }
         self.describe_namespace(id).ok_or_else(broken)
     }
@@ -372,9 +369,9 @@ fn in_short(namespace: &Namespace) -> String {
 }
 
 /// What a namespace has not is its tenants'.
-fn refuse_terms(disk: &NewDisk) -> Result<(), DiskError> {
-    let NewDisk { name, size, drive, attach, nsid, lba_size, read_only, .. } = disk.clone();
-    let plain = NewDisk { name, size, drive, attach, nsid, lba_size, read_only, ..NewDisk::default() };
+fn refuse_terms(disk: &DiskSpec) -> Result<(), DiskError> {
+    let DiskSpec { name, size, drive, attach, nsid, lba_size, read_only, .. } = disk.clone();
+    let plain = DiskSpec { name, size, drive, attach, nsid, lba_size, read_only, ..DiskSpec::default() };
     if *disk == plain { Ok(()) } else { Err(no_terms(&disk.name)) }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Result, anyhow};
 use api::{
-    Applied, Apply, Attach, Deletion, Disk, DiskChange, DiskError, Drive, DriveRemoval, Exported, NewDisk, NewDrive,
+    Applied, Apply, Attach, Deletion, Disk, DiskError, DiskPatch, DiskSpec, Drive, DriveRemoval, Exported, NewDrive,
     Operation,
 };
 use confine::ThreadKind;
@@ -27,9 +27,9 @@ pub enum DiskCommand {
     /// All disks, or those whose sockets are a user's.
     List(Option<u32>, Reply<Vec<Disk>>),
     /// One more; `true`: it was not there.
-    Create(Box<NewDisk>, Reply<Result<(Disk, bool), DiskError>>),
+    Create(Box<DiskSpec>, Reply<Result<(Disk, bool), DiskError>>),
     /// What one is promised and held to.
-    Change(String, Box<DiskChange>, Reply<Result<Disk, DiskError>>),
+    Change(String, Box<DiskPatch>, Reply<Result<Disk, DiskError>>),
     /// A namespace comes to one more tenant.
     Attach(String, Attach, Reply<Result<Disk, DiskError>>),
     /// It leaves that tenant; answered once it has.

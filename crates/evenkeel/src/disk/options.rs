@@ -3,13 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Error, Result};
-use api::Problem;
+use api::{DiskSpec, Problem};
 use clap::Args;
-
-use super::{FrontEnd, Terms};
-
-/// A disk's keys that are options, and are not in `Terms` or `FrontEnd`.
-const OTHERS: [&str; 5] = ["size", "drive", "lba_size", "attach", "nsid"];
 
 /// Translates an error: `latency_target = "50us"` becomes `--latency-target 50us`.
 pub fn in_options<T>(done: Result<T>) -> Result<T> {
@@ -26,9 +21,9 @@ pub fn in_options<T>(done: Result<T>) -> Result<T> {
 
 /// The keys as the file spells them.
 fn keys() -> BTreeSet<String> {
-    let options = FrontEnd::augment_args(Terms::augment_args(clap::Command::new("disk")));
+    let options = DiskSpec::augment_args(clap::Command::new("disk"));
     let long = options.get_arguments().filter_map(|option| option.get_long());
-    long.map(|long| long.replace('-', "_")).chain(OTHERS.map(str::to_owned)).collect()
+    long.map(|long| long.replace('-', "_")).collect()
 }
 
 fn rewrite(text: &str, keys: &BTreeSet<String>) -> String {

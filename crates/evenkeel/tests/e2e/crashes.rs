@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use api::{Deletion, DiskChange, DiskState, NewDisk, Rest, api_path};
+use api::{Deletion, DiskPatch, DiskSpec, DiskState, Rest, api_path};
 use layout::CRASH_POINTS;
 
 use crate::guest::pattern;
@@ -57,13 +57,13 @@ impl Step {
         let size = |mib: u64| format!("{mib}MiB");
         match self {
             Self::Create(name, mib) => {
-                rest.create(&NewDisk { name: name.into(), size: size(mib), ..NewDisk::default() })?;
+                rest.create(&DiskSpec { name: name.into(), size: size(mib), ..DiskSpec::default() })?;
             }
             Self::Weigh(name, weight) => {
-                rest.change(name, &DiskChange { weight: Some(weight), ..DiskChange::default() })?;
+                rest.change(name, &DiskPatch::of(&DiskSpec { weight: Some(weight), ..DiskSpec::default() }))?;
             }
             Self::Grow(name, mib) => {
-                rest.change(name, &DiskChange { size: Some(size(mib)), ..DiskChange::default() })?;
+                rest.change(name, &DiskPatch::of(&DiskSpec { size: size(mib), ..DiskSpec::default() }))?;
             }
             Self::Delete(name) => drop(rest.delete(name, Deletion::default())?),
         }

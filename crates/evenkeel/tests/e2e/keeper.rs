@@ -209,7 +209,7 @@ fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_
     let (home, _keeper) = kept();
     let daemon = home.serve();
     let rest = Rest::new(api_path(&home.runtime_dir()));
-    rest.create(&api::NewDisk { name: "tmp".into(), size: "4MiB".into(), ..api::NewDisk::default() }).unwrap();
+    rest.create(&api::DiskSpec { name: "tmp".into(), size: "4MiB".into(), ..api::DiskSpec::default() }).unwrap();
     let mut guest = home.attach("tmp");
     guest.write(3, &pattern(3, 512)).unwrap();
     drop(daemon);
@@ -244,7 +244,7 @@ fn a_keeper_that_was_killed_takes_its_clients_with_it_and_nobody_else() {
     // Without one: clients come, disks are made, and nobody outlives the daemon.
     let mut guest = home.attach("db");
     guest.write(3, &pattern(1, 512)).unwrap();
-    rest.create(&api::NewDisk { name: "new".into(), size: "4MiB".into(), ..api::NewDisk::default() }).unwrap();
+    rest.create(&api::DiskSpec { name: "new".into(), size: "4MiB".into(), ..api::DiskSpec::default() }).unwrap();
     drop(home.attach("new"));
     assert_eq!(survivors(), [] as [&str; 0]);
     drop(guest);
@@ -388,7 +388,7 @@ fn a_keeper_that_is_stopped_is_of_no_use_until_it_goes_on() {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     };
     let create =
-        |name: &str| rest.create(&api::NewDisk { name: name.into(), size: "4MiB".into(), ..api::NewDisk::default() });
+        |name: &str| rest.create(&api::DiskSpec { name: name.into(), size: "4MiB".into(), ..api::DiskSpec::default() });
     let survives = |name: &str| rest.disk(name).unwrap().survives_restart;
     let mut guest = home.attach("db");
     signal("-STOP");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Attach, Deletion, DiskChange, NewDisk, Rest, api_path};
+use api::{Attach, Deletion, DiskPatch, DiskSpec, Rest, api_path};
 
 use crate::crashes::{at_each_passing, run_until_it_dies, wait_until_nothing_is_left};
 use crate::guest::pattern;
@@ -56,7 +56,7 @@ impl Step {
         match self {
             Self::Create(tenant) => {
                 let (name, size, attach) = (NAME.to_owned(), "2MiB".to_owned(), Some(tenant.to_owned()));
-                rest.create(&NewDisk { name, size, attach, ..NewDisk::default() })?;
+                rest.create(&DiskSpec { name, size, attach, ..DiskSpec::default() })?;
                 let mut guest = home.attach(tenant);
                 wait_for_namespaces(&mut guest, &[1, 2]);
                 go_to(&mut guest, 2, 2);
@@ -68,7 +68,7 @@ impl Step {
                 rest.attach(NAME, &attach).map(drop)
             }
             Self::Grow(mib) => {
-                let change = DiskChange { size: Some(format!("{mib}MiB")), ..DiskChange::default() };
+                let change = DiskPatch::of(&DiskSpec { size: format!("{mib}MiB"), ..DiskSpec::default() });
                 rest.change(NAME, &change).map(drop)
             }
             Self::Detach(tenant) => rest.detach(NAME, tenant).map(drop),
@@ -110,7 +110,7 @@ fn check(home: &Home, at: &str, states: &[State; 2]) {
         assert_eq!(guest.write(2048, &content()).is_err(), read_only, "{at}: {tenant}");
     }
     // And goes on.
-    let more = NewDisk { name: "more".into(), size: "1MiB".into(), attach: Some("db".into()), ..NewDisk::default() };
+    let more = DiskSpec { name: "more".into(), size: "1MiB".into(), attach: Some("db".into()), ..DiskSpec::default() };
     rest.create(&more).unwrap();
     daemon.stop();
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::{Deletion, NewDisk, Rest, api_path};
+use api::{Deletion, DiskSpec, Rest, api_path};
 use backend_uring::{Kind, UringDrive};
 use backend_wrappers::{Fate, Fault, Faults, Faulty, Record, Recorded};
 use io_model::{DeviceError, Op, Outcome};
@@ -50,9 +50,9 @@ impl World {
         let sink: Sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
         let daemon = Daemon::start_on(engine, Prepared::new(config).unwrap(), Profile::p5800x(), sink).unwrap();
         let rest = Rest::new(api_path(directory.path()));
-        let new = |name: &str| NewDisk { name: name.into(), size: "4MiB".into(), ..NewDisk::default() };
+        let new = |name: &str| DiskSpec { name: name.into(), size: "4MiB".into(), ..DiskSpec::default() };
         let threads = Some("per-queue".into());
-        let virtio = NewDisk { frontend: Some("vhost-user-blk".into()), queues: Some(2), threads, ..new("virtio") };
+        let virtio = DiskSpec { frontend: Some("vhost-user-blk".into()), queues: Some(2), threads, ..new("virtio") };
         [new("nvme"), virtio].iter().for_each(|disk| drop(rest.create(disk).unwrap()));
         daemon.handle().wait_until_served().unwrap();
         Self { directory, daemon, record, faults, log }
@@ -164,7 +164,7 @@ fn a_disk_that_is_deleted_is_flushed() {
 fn a_disk_that_is_still_being_let_go_of_is_deleted_once_and_not_made_again() {
     let World { directory, daemon, faults, .. } = World::start();
     let rest = Rest::new(api_path(directory.path()));
-    let disk = NewDisk { name: "made".into(), size: "1MiB".into(), ..NewDisk::default() };
+    let disk = DiskSpec { name: "made".into(), size: "1MiB".into(), ..DiskSpec::default() };
     rest.create(&disk).unwrap();
     faults.add(Fault { op: Some(Op::Write), ..Fault::new(Fate::Held) });
     let over = AtomicBool::new(false);

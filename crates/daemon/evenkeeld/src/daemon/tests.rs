@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use api::{DiskChange, NewDisk, Rest, StatsAsked, TenantRow};
+use api::{DiskPatch, DiskSpec, Rest, StatsAsked, TenantRow};
 use backend_memory::ModelDrive;
 use io_model::{Backend, Done, HwqId, Io, Nanos};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
@@ -256,7 +256,7 @@ fn a_limit_that_changes_holds_from_then_on() {
     let dir = directory.path();
     let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()));
     let rest = Rest::new(api::api_path(dir));
-    rest.create(&NewDisk { name: "made".into(), size: "16MiB".into(), ..NewDisk::default() }).unwrap();
+    rest.create(&DiskSpec { name: "made".into(), size: "16MiB".into(), ..DiskSpec::default() }).unwrap();
     let at_most = |rw_ios_per_sec, burst| Limits { rw_ios_per_sec, burst, ..Limits::default() };
     let (first, lifted) = (at_most(500, Nanos(0)), Limits::default());
     let last = at_most(250, Nanos::from_millis(20));
@@ -265,7 +265,8 @@ fn a_limit_that_changes_holds_from_then_on() {
     let mut run = |limits: Limits, commands: u32| {
         let rw_iops = if limits == lifted { "none".to_owned() } else { limits.rw_ios_per_sec.to_string() };
         let burst = (limits.burst > Nanos(0)).then(|| format!("{}ms", limits.burst.0 / 1_000_000));
-        rest.change("made", &DiskChange { rw_iops: Some(rw_iops), burst, ..DiskChange::default() }).unwrap();
+        rest.change("made", &DiskPatch::of(&DiskSpec { rw_iops: Some(rw_iops), burst, ..DiskSpec::default() }))
+            .unwrap();
         reader.read(16, |ended| ended >= 32);
         let from = locked(&seen).batch_at.len();
         reader.read(16, |ended| ended >= commands);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use api::{Deletion, NewDisk, Rest, Wipe, api_path};
+use api::{Deletion, DiskSpec, Rest, Wipe, api_path};
 use backend_memory::MemoryDrive;
 use backend_wrappers::{Fate, Fault, Faults, Faulty, Record, Recorded};
 use guest_memory::{IoBuf, Mapping};
@@ -85,7 +85,7 @@ where
     let daemon = Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap();
 
     let rest = Rest::new(api_path(dir));
-    rest.create(&NewDisk { name: "old".into(), size: "1MiB".into(), ..NewDisk::default() }).unwrap();
+    rest.create(&DiskSpec { name: "old".into(), size: "1MiB".into(), ..DiskSpec::default() }).unwrap();
     let memory = Mapping::anonymous(DRIVE_BYTES).unwrap();
     let mut content = vec![FORMER; DRIVE_BYTES];
     memory.write_at(0, &content).unwrap();
@@ -158,7 +158,7 @@ fn of_an_image_what_was_never_written_stays_a_hole() {
             write_bytes = one.write_bytes.or(write_bytes);
         }
     };
-    let disk = NewDisk { name: "old".into(), size: "192MiB".into(), ..NewDisk::default() };
+    let disk = DiskSpec { name: "old".into(), size: "192MiB".into(), ..DiskSpec::default() };
 
     rest.create(&disk).unwrap();
     let before = allocated_bytes();

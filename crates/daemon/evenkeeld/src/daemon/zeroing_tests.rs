@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-use api::{Deletion, Disk, DiskState, NewDisk, Operation};
+use api::{Deletion, Disk, DiskSpec, DiskState, Operation};
 use backend_uring::{Kind, Uring, UringDrive};
 use nvme_driver::{Controller, VfioUserDevice};
 
@@ -152,7 +152,7 @@ fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(runtime::command
 }
 
 fn create(daemon: &Daemon) -> (Disk, bool) {
-    let new = Box::new(NewDisk { name: "new".into(), size: "2MiB".into(), ..NewDisk::default() });
+    let new = Box::new(DiskSpec { name: "new".into(), size: "2MiB".into(), ..DiskSpec::default() });
     ask::<Result<(Disk, bool), DiskError>>(daemon, |reply| DiskCommand::Create(new, reply)).unwrap()
 }
 

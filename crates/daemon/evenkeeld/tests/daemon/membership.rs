@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use api::{Deletion, DiskChange, DiskState, NewDisk, Rest};
+use api::{Deletion, DiskPatch, DiskSpec, DiskState, Rest};
 use client_socket::Sink;
 use config::{Config, Prepared};
 use evenkeeld::daemon::Daemon;
@@ -36,7 +36,7 @@ fn configuration(dir: &Path, policy: &str) -> String {
 }
 
 /// Those whose threads, class and front end decide where they are served.
-fn other(at: usize) -> NewDisk {
+fn other(at: usize) -> DiskSpec {
     let own_threads = Some("per-queue".to_owned());
     let (frontend, queues, threads) = match at % 4 {
         0 => ("vfio-user", None, None),
@@ -44,18 +44,18 @@ fn other(at: usize) -> NewDisk {
         2 => ("vhost-user-blk", Some(2), None),
         _ => ("vhost-user-blk", Some(2), own_threads),
     };
-    let new = NewDisk {
+    let new = DiskSpec {
         name: format!("other-{at}"),
         size: "1MiB".into(),
         frontend: Some(frontend.into()),
         queues,
         threads,
-        ..NewDisk::default()
+        ..DiskSpec::default()
     };
     if at.is_multiple_of(3) {
-        NewDisk { class: Some("guaranteed".into()), latency_target: Some("5ms".into()), overcommit: Some(true), ..new }
+        DiskSpec { class: Some("guaranteed".into()), latency_target: Some("5ms".into()), overcommit: Some(true), ..new }
     } else {
-        NewDisk { weight: Some(2), ..new }
+        DiskSpec { weight: Some(2), ..new }
     }
 }
 
@@ -131,8 +131,8 @@ struct World {
     api: Rest,
     dir: PathBuf,
     policy: &'static str,
-    absent: Vec<NewDisk>,
-    present: Vec<NewDisk>,
+    absent: Vec<DiskSpec>,
+    present: Vec<DiskSpec>,
     random: fastrand::Rng,
     done: [u32; 4],
 }
@@ -155,7 +155,7 @@ impl World {
     fn add(&mut self) {
         let disk = self.absent.swap_remove(self.random.usize(..self.absent.len()));
         assert_eq!(self.api.create(&disk).unwrap().state, DiskState::Served);
-        let other = NewDisk { size: "2MiB".into(), ..disk.clone() };
+        let other = DiskSpec { size: "2MiB".into(), ..disk.clone() };
         assert!(self.api.create(&other).is_err(), "its name is taken");
         self.present.push(disk);
         self.done[0] += 1;
@@ -165,26 +165,26 @@ impl World {
         let at = self.any();
         let class = if self.random.bool() {
             let floor = (self.policy == "evenkeel").then(|| self.random.u64(1..500).to_string());
-            DiskChange {
+            DiskSpec {
                 class: Some("best-effort".into()),
                 weight: Some(self.random.u32(1..100)),
                 min_iops: floor,
-                ..DiskChange::default()
+                ..DiskSpec::default()
             }
         } else {
             let target = format!("{}us", self.random.u64(1_000..9_000));
             let overcommit = Some(true);
-            DiskChange {
+            DiskSpec {
                 class: Some("guaranteed".into()),
                 latency_target: Some(target),
                 overcommit,
-                ..DiskChange::default()
+                ..DiskSpec::default()
             }
         };
         let has_priorities = matches!(self.policy, "wrr" | "drr");
         let priority = has_priorities.then(|| (*self.random.choice(&PRIORITIES).unwrap()).to_owned());
         let rw_iops = Some(self.random.u64(1_000..100_000).to_string());
-        self.api.change(&self.present[at].name, &DiskChange { priority, rw_iops, ..class }).unwrap();
+        self.api.change(&self.present[at].name, &DiskPatch::of(&DiskSpec { priority, rw_iops, ..class })).unwrap();
         self.done[1] += 1;
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use api::{Action, Apply, Deletion, Disk, DiskChange, DriveRemoval, NewDrive, Problem, Wipe};
+use api::{Action, Apply, Deletion, Disk, DiskPatch, DiskSpec, DriveRemoval, NewDrive, Problem, Wipe};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::lock;
@@ -108,8 +108,8 @@ impl World<'_> {
         match change {
             Change::Create(name, known) => rest.create(&new_disk(name, &known.shape)).map(Some),
             Change::Grow(name, mib) => {
-                let size = Some(format!("{mib}MiB"));
-                rest.change(name, &DiskChange { size, ..DiskChange::default() }).map(Some)
+                let size = format!("{mib}MiB");
+                rest.change(name, &DiskPatch::of(&DiskSpec { size, ..DiskSpec::default() })).map(Some)
             }
             Change::Set(name, terms) => rest.change(name, &disk_change(*terms)).map(Some),
             Change::Delete(name) => rest.delete(name, Deletion { force: true, wipe: Wipe::default() }).map(|_| None),

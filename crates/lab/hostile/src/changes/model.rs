@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Attach, Disk, DiskChange, Drive, NewDisk};
+use api::{Attach, Disk, DiskPatch, DiskSpec, Drive};
 
 use super::MIB;
 use super::content::Shared;
@@ -186,33 +186,37 @@ impl Change {
 }
 
 /// The request that makes a disk.
-pub fn new_disk(name: &str, shape: &Shape) -> NewDisk {
-    let disk = NewDisk { name: name.to_owned(), size: format!("{}MiB", shape.mib), ..NewDisk::default() };
+pub fn new_disk(name: &str, shape: &Shape) -> DiskSpec {
+    let disk = DiskSpec { name: name.to_owned(), size: format!("{}MiB", shape.mib), ..DiskSpec::default() };
     let Some(terms) = shape.terms else {
         let attachment = shape.attachments.iter().next();
         let attach = attachment.map(|(tenant, _)| tenant.clone());
         let read_only = attachment.and_then(|(_, read_only)| read_only.then_some(true));
-        return NewDisk { attach, read_only, nsid: shape.nsid.filter(|nsid| *nsid > 0), ..disk };
+        return DiskSpec { attach, read_only, nsid: shape.nsid.filter(|nsid| *nsid > 0), ..disk };
     };
-    let frontend = Some(shape.frontend.clone());
-    // A limit of none is for changes.
-    let set = DiskChange { class: terms.target_ms.map(|_| "guaranteed".to_owned()), ..disk_change(terms) };
-    set.apply(&NewDisk { drive: shape.drive.clone(), frontend, ..disk })
+    DiskSpec { drive: shape.drive.clone(), frontend: Some(shape.frontend.clone()), ..promised(terms, disk) }
 }
 
 /// The request that has it promised and held to something else.
-pub fn disk_change(terms: Terms) -> DiskChange {
+pub fn disk_change(terms: Terms) -> DiskPatch {
+    let class = if terms.target_ms.is_some() { "guaranteed" } else { "best-effort" };
+    let terms = promised(terms, DiskSpec { class: Some(class.to_owned()), ..DiskSpec::default() });
+    let absent = [("rw_iops", terms.rw_iops.is_none()), ("w_bandwidth", terms.w_bandwidth.is_none())];
+    let absent = absent.into_iter().filter(|(_, is_absent)| *is_absent);
+    absent.fold(DiskPatch::of(&terms), |patch, (key, _)| patch.without(key))
+}
+
+/// A disk with these terms.
+fn promised(terms: Terms, disk: DiskSpec) -> DiskSpec {
     let Terms { weight, target_ms, rw_iops, w_mib } = terms;
-    let class = if target_ms.is_some() { "guaranteed" } else { "best-effort" };
-    let limit = |limit: Option<String>| Some(limit.unwrap_or_else(|| "none".to_owned()));
-    DiskChange {
-        class: Some(class.to_owned()),
+    DiskSpec {
+        class: disk.class.or_else(|| target_ms.map(|_| "guaranteed".to_owned())),
         weight,
         latency_target: target_ms.map(|target| format!("{target}ms")),
         overcommit: target_ms.map(|_| true),
-        rw_iops: limit(rw_iops.map(|limit| limit.to_string())),
-        w_bandwidth: limit(w_mib.map(|limit| format!("{limit}MiB/s"))),
-        ..DiskChange::default()
+        rw_iops: rw_iops.map(|limit| limit.to_string()),
+        w_bandwidth: w_mib.map(|limit| format!("{limit}MiB/s")),
+        ..disk
     }
 }
 

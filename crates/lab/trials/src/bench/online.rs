@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use api::{Deletion, DiskChange, NewDisk, OperationState, Rest, Wipe};
+use api::{Deletion, DiskPatch, DiskSpec, OperationState, Rest, Wipe};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
 
 use super::idle::{FALLS_ASLEEP, resident_bytes};
@@ -286,12 +286,12 @@ pub(super) fn change(server: &Server, prefix: &str) -> Result<Changed> {
     let mut changed = Changed::default();
     for n in 0..CHANGES {
         let name = format!("{prefix}{n}");
-        let new = NewDisk { name: name.clone(), size: "4MiB".into(), ..NewDisk::default() };
+        let new = DiskSpec { name: name.clone(), size: "4MiB".into(), ..DiskSpec::default() };
         timed(&mut changed.create_ms, || rest.create(&new))?;
         let client = timed(&mut changed.attach_ms, || Client::attach(&server.socket(&name)))?;
-        let set = DiskChange { rw_iops: Some("20k".into()), ..DiskChange::default() };
+        let set = DiskPatch::of(&DiskSpec { rw_iops: Some("20k".into()), ..DiskSpec::default() });
         timed(&mut changed.set_ms, || rest.change(&name, &set))?;
-        let grow = DiskChange { size: Some("8MiB".into()), ..DiskChange::default() };
+        let grow = DiskPatch::of(&DiskSpec { size: "8MiB".into(), ..DiskSpec::default() });
         timed(&mut changed.grow_ms, || rest.change(&name, &grow))?;
         drop(client);
         timed(&mut changed.delete_ms, || rest.delete(&name, Deletion { force: true, wipe: Wipe::Zeros }))?;
@@ -319,7 +319,7 @@ pub fn wiping(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>>
         let span = Duration::from_millis(700);
         let begun = Instant::now();
         calm.push(percentile_us(&client.read_until(|| begun.elapsed() >= span)?, 99.0));
-        rest.create(&NewDisk { name: "old".into(), size: "4GiB".into(), ..NewDisk::default() })?;
+        rest.create(&DiskSpec { name: "old".into(), size: "4GiB".into(), ..DiskSpec::default() })?;
         rest.delete("old", Deletion { force: true, wipe: Wipe::Zeros })?;
         let begun = Instant::now();
         wiped.push(percentile_us(&client.read_until(|| begun.elapsed() >= span)?, 99.0));
