@@ -4,7 +4,7 @@
 //! it as a page, as JSON and as CSV. A seed determines the report byte for byte: it does not depend on the machine, the
 //! number of cores or the time of day.
 //!
-//! - `papers`: per paper, the printed numbers (`printed.rs`) and the experiments;
+//! - `papers`: per paper, a file with the words of its figures, and the experiments with the printed numbers;
 //! - `runner`: many simulation runs on a few threads, with the same result as on one;
 //! - [`qos`]: the arbitration paper's cases, to measure elsewhere than in the simulator;
 //! - [`report`]: figures, criteria, verdicts, plots, and the three files.
@@ -18,6 +18,7 @@ mod paper;
 mod papers;
 pub mod report;
 mod runner;
+mod words;
 
 pub use paper::{Mark, Paper, Printed, derived, printed};
 pub use papers::qos::printed as qos;

@@ -37,33 +37,23 @@ impl Paper {
 
     /// As its readers name it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Lpns => "LPNS",
-            Self::FairNvme => "FairNVMe",
-            Self::Qos => "QoS for NVMe SSDs",
-            Self::Vbmq => "VBMq",
-            Self::Cloud => "NVMe for cloud VMs",
-            Self::Policy => "Evenkeel's own policy",
-        }
+        &self.words().name
     }
 
     /// Title and where it appeared.
     pub fn citation(self) -> &'static str {
+        &self.words().citation
+    }
+
+    /// The words of its figures.
+    pub(crate) fn file(self) -> &'static str {
         match self {
-            Self::Lpns => {
-                "LPNS: Scalable and Latency-Predictable Local Storage Virtualization for Unpredictable NVMe SSDs in \
-                 Clouds. USENIX ATC 2023"
-            }
-            Self::FairNvme => {
-                "State-driven fairness control for efficient I/O queue scheduling in NVMe virtualization. \
-                 Future Generation Computer Systems, 2025"
-            }
-            Self::Qos => "Analyzing, Modeling, and Provisioning QoS for NVMe SSDs. UCC 2018",
-            Self::Vbmq => "VBMq: Pursuit Bare-metal Performance by Embracing Block I/O Parallelism in Virtualization",
-            Self::Cloud => "NVMe Virtualization for Cloud Virtual Machines. ICPE 2022",
-            Self::Policy => {
-                "No paper's: `evenkeel` beside the other policies, and beside the best that could be set by hand"
-            }
+            Self::Lpns => include_str!("papers/lpns.toml"),
+            Self::FairNvme => include_str!("papers/fairnvme.toml"),
+            Self::Qos => include_str!("papers/qos.toml"),
+            Self::Vbmq => include_str!("papers/vbmq.toml"),
+            Self::Cloud => include_str!("papers/cloud.toml"),
+            Self::Policy => include_str!("papers/policy.toml"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Runs experiments, many simulations at a time.
 
+use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,24 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use io_model::Nanos;
 
 use crate::paper::Paper;
-use crate::papers::{experiments, uncovered};
+use crate::papers::EXPERIMENTS;
 use crate::report::{Figure, Report};
+use crate::words::uncovered;
 
 /// A quick run's share of the virtual time.
 const QUICK_DIVISOR: u64 = 20;
 /// Shorter than this, nothing settles.
 const QUICK_LEAST: Nanos = Nanos::from_millis(20);
 
-/// Simulations that one or more figures and tables of a paper are drawn from.
-#[derive(Debug, Clone, Copy)]
-pub struct Experiment {
-    /// The paper.
-    pub paper: Paper,
-    /// What it is about, in a line.
-    pub title: &'static str,
-    /// Runs them and draws the figures.
-    pub(crate) measure: fn(&Context<'_>) -> Result<Vec<Figure>, Error>,
-}
+/// Runs the simulations that one or more figures and tables of a paper are drawn from, and draws them.
+pub(crate) type Measure = fn(&Context<'_>) -> Result<Vec<Figure>, Error>;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -73,19 +67,14 @@ pub struct Progress {
 /// # Errors
 /// The first simulation that failed.
 pub fn run(papers: &[Paper], options: Options, progress: &(dyn Fn(&Progress) + Sync)) -> Result<Report, Error> {
-    let experiments = experiments(papers);
+    let experiments = || EXPERIMENTS.into_iter().filter(|(paper, ..)| papers.contains(paper));
     let mut figures = Vec::new();
-    for (done, experiment) in experiments.iter().enumerate() {
-        let at = Progress {
-            paper: experiment.paper,
-            experiment: experiment.title,
-            experiments: (done, experiments.len()),
-            runs: (0, 0),
-        };
+    for (done, (paper, experiment, measure)) in experiments().enumerate() {
+        let at = Progress { paper, experiment, experiments: (done, experiments().count()), runs: (0, 0) };
         progress(&at);
-        let context = Context { options, at, progress };
-        figures.extend((experiment.measure)(&context)?);
+        figures.extend(measure(&Context { options, at, progress })?);
     }
+    figures.iter_mut().for_each(Figure::explain);
     Ok(Report { seed: options.seed, quick: options.quick, figures, uncovered: uncovered(papers) })
 }
 
@@ -112,15 +101,20 @@ impl Context<'_> {
         if self.options.quick { Nanos(full.0 / QUICK_DIVISOR).max(QUICK_LEAST).min(full) } else { full }
     }
 
-    /// Runs `simulate` on every item, on all threads, and returns what it returned in the items' order. `name`
-    /// says which run an error is about. Of several errors the first in the items' order is returned that was
-    /// found before the others stopped.
-    pub fn all<T: Sync, R: Send>(
+    /// A figure of this paper with its words.
+    pub fn figure(&self, id: &'static str) -> Figure {
+        Figure::of(self.at.paper, id)
+    }
+
+    /// Runs `simulate` on every item, on all threads, and returns each with what came of it, in the items' order. An
+    /// error names its item. Of several errors the first in the items' order is returned that was found before the
+    /// others stopped.
+    pub fn all<T: Debug + Sync, R: Send>(
         &self,
-        items: &[T],
-        name: impl Fn(&T) -> String + Sync,
+        items: impl IntoIterator<Item = T>,
         simulate: impl Fn(&T) -> Result<R, String> + Sync,
-    ) -> Result<Vec<R>, Error> {
+    ) -> Result<Vec<(T, R)>, Error> {
+        let items: Vec<T> = items.into_iter().collect();
         let (next, ended, failed) = (AtomicUsize::new(0), Mutex::new(0), AtomicBool::new(false));
         let results: Vec<Mutex<Option<Result<R, String>>>> = items.iter().map(|_| Mutex::new(None)).collect();
         let work = || {
@@ -143,14 +137,14 @@ impl Context<'_> {
             work();
         });
         let mut all = Vec::with_capacity(items.len());
-        for (item, place) in items.iter().zip(results) {
+        for (item, place) in items.into_iter().zip(results) {
             match place.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-                Some(Ok(result)) => all.push(result),
+                Some(Ok(result)) => all.push((item, result)),
                 Some(Err(reason)) => {
                     return Err(Error::Simulation {
                         paper: self.at.paper,
                         experiment: self.at.experiment,
-                        run: name(item),
+                        run: format!("{item:?}"),
                         reason,
                     });
                 }
@@ -183,18 +177,17 @@ mod tests {
         for threads in [1, 2, 7] {
             let seen = Mutex::new(Vec::new());
             let progress = |p: &Progress| seen.lock().unwrap().push(p.runs.0);
-            let squares = context(threads, &progress).all(&items, u64::to_string, |i| Ok(i * i)).unwrap();
-            assert_eq!(squares, items.iter().map(|i| i * i).collect::<Vec<_>>());
+            let squares = context(threads, &progress).all(items.clone(), |i| Ok(i * i)).unwrap();
+            assert_eq!(squares, items.iter().map(|i| (*i, i * i)).collect::<Vec<_>>());
             assert_eq!(*seen.lock().unwrap(), (1..=50).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn a_run_that_fails_is_named() {
-        let items: Vec<u64> = (0..50).collect();
         let fails = |i: &u64| if *i == 3 { Err("lost a command".to_owned()) } else { Ok(*i) };
-        let error = context(3, &|_| ()).all(&items, |i| format!("run {i}"), fails).unwrap_err();
-        assert_eq!(error.to_string(), "qos: x: run 3: lost a command");
+        let error = context(3, &|_| ()).all((0..50).map(|i| ("run", i)), |(_, i)| fails(i)).unwrap_err();
+        assert_eq!(error.to_string(), "qos: x: (\"run\", 3): lost a command");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod write;
 pub use figure::{Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
 pub use number::short as short_number;
-pub use plot::{Axis, Drawing, Kind, Plot};
+pub use plot::{Axis, BOX_PARTS, Drawing, Kind, Plot};
 pub use row::{Row, Verdict, X};
 pub use write::{Output, OutputError};
 

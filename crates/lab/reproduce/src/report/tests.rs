@@ -35,8 +35,8 @@ fn others() -> Figure {
         }
     }
     figure.plots.push(Plot::bars("loss (fraction)", "Ω"));
-    figure.plots.push(Plot::lines("loss (fraction)", "Ω").log_x());
-    figure.plots.push(Plot::boxes("latency (µs)", "Ω").log_y());
+    figure.plots.push(Plot { x_axis: Axis::Log, ..Plot::lines("loss (fraction)", "Ω") });
+    figure.plots.push(Plot { kind: Kind::Boxes, ..Plot::lines("latency (µs)", "Ω").log_y() });
     figure
 }
 

@@ -1,76 +1,107 @@
-//! LPNS: a promised latency beside noisy neighbours.
+//! LPNS: a promised latency beside noisy neighbours. `lpns.toml` has the words of its figures.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `printed` | the paper's numbers |
-//! | `systems` | the systems, the drives, VMs |
-//! | `compare` | cells that agree with print, reasons for those that don't |
-//! | `fig7ab`, `fig7cd`, `fig7e`, `fig8` | fio in the promised VM |
-//! | `fig2` | what happens without a policy; with Table 1 |
-//! | `trace`, `fig9`, `fig10` | the web server's stand-in; `fig10` also draws Fig. 11 |
-//! | `fig13` | the Ω sweep and the bounds |
+//! | `alone` | Fig. 2 and Table 1: what happens without a policy |
+//! | `beside` | Fig. 7 and 8: fio in the promised VM |
+//! | `web` | Fig. 9 to 11: the web server's stand-in |
+//! | `omega` | Fig. 13: the Ω sweep and the bounds |
 //! | `queues` | the queue pool and its scheduling, switched off |
 //!
 //! Not repeated: Fig. 1 and 14 (the interference of Fig. 7 over time), Fig. 5 and 6, whose numbers are not legible, and
 //! the shares of Table 1.
 
-mod compare;
-mod fig10;
-mod fig13;
-mod fig2;
-mod fig7ab;
-mod fig7cd;
-mod fig7e;
-mod fig8;
-mod fig9;
-mod printed;
-mod queues;
-mod systems;
-mod trace;
+pub mod alone;
+pub mod beside;
+pub mod omega;
+pub mod queues;
+pub mod web;
 
-use crate::paper::Paper;
-use crate::report::{Figure, Uncovered};
-use crate::runner::{Context, Error, Experiment};
+use io_model::Nanos;
+use policy::{LpnsConfig, PolicyConfig, Terms, Variant};
+use rivals::{D2fqConfig, K2Config, LabConfig, MqfqConfig};
+use sim::workload::Workload;
+use sim::{Layout, Report, Scenario};
 
-/// What can be run.
-pub const EXPERIMENTS: &[Experiment] = &[
-    experiment("What a neighbour costs without a policy", fig2::measure),
-    experiment("One neighbour, P5800X", fig7ab::measure),
-    experiment("One neighbour, PM1735", fig7cd::measure),
-    experiment("Two to seven neighbours", fig7e::measure),
-    experiment("Tails beside one heavy neighbour", fig8::measure),
-    experiment("A web server beside three writers, PM1735", fig9::measure),
-    experiment("A web server beside one to six writers, P5800X", fig10::measure),
-    experiment("The choice of Ω", fig13::measure),
-    experiment("Queue scheduling where HWQs are scarce", queues::measure),
-];
+use super::bench::{first, mean_us, profile, tenant};
+use crate::runner::Context;
 
-/// What waits for the real program.
-pub fn uncovered() -> [Uncovered; 2] {
-    let table3 = printed::YCSB_US.map(|(core, operation, percentile, mdev, lpns)| {
-        let (mdev, lpns) = (mdev.value, lpns.value);
-        format!("{percentile} of {core}'s {operation}: {mdev} µs with MDev, {lpns} µs with LPNS")
-    });
-    let best = printed::YCSB_BEST_GAIN.value;
-    let of = |figure: &str, printed| Uncovered {
-        paper: Paper::Lpns,
-        figure: figure.to_owned(),
-        why: WAITS_FOR_ROCKSDB.to_owned(),
-        printed,
-    };
-    [
-        of(
-            "YCSB on RocksDB beside three neighbours (Fig. 12)",
-            vec![format!("LPNS's mean latency is up to {best} times better than MDev's")],
-        ),
-        of("Tails of the same (Table 3)", table3.to_vec()),
-    ]
+/// Intel Optane P5800X, 400 GB.
+const P5800X: &str = "P5800X";
+/// Samsung PM1735, 1.6 TB.
+const PM1735: &str = "PM1735";
+
+/// LPNS as published, and our correction of it.
+const BOTH: [&str; 2] = ["LPNS", "Evenkeel"];
+
+/// What all do in a run: reads in 100, and its name.
+const OPERATIONS: [(u8, &str); 2] = [(100, "read"), (0, "write")];
+
+const VM1_MEAN: &str = "VM1 mean latency (µs)";
+
+/// vCPUs and VQs of a VM (§5.1).
+const QUEUES: u16 = 4;
+/// A VM's disk (§5.1).
+const DISK_BYTES: u64 = 40_000_000_000;
+/// After 200 ms queues are given out anew for the first time; throttles settle within a few tens.
+const WARMUP_MS: u64 = 200;
+
+/// The latency that the paper promises on a drive, in µs.
+fn target_us(drive: &str) -> f64 {
+    if drive == P5800X { 50.0 } else { 90.0 }
 }
 
-/// Why a figure of YCSB's is not repeated here.
-pub const WAITS_FOR_ROCKSDB: &str = "it waits for the real program: RocksDB with YCSB in guests of the daemon; a model \
-    of the store in the simulator was off by a multiple, so it said nothing of a policy";
+/// R, L_h, Ω and what else LPNS must know of a drive.
+fn figures_of(drive: &str) -> LpnsConfig {
+    if drive == P5800X { LpnsConfig::p5800x() } else { LpnsConfig::pm1735() }
+}
 
-const fn experiment(title: &'static str, measure: fn(&Context<'_>) -> Result<Vec<Figure>, Error>) -> Experiment {
-    Experiment { paper: Paper::Lpns, title, measure }
+/// Whether a VM is promised a latency (the paper's SVM, else an IVM), and what it does.
+type Vm = (bool, Workload);
+
+/// `svms` VMs that do one thing and are promised a latency, then `ivms` others.
+fn mix(svms: usize, quiet: &Workload, ivms: usize, loud: &Workload) -> Vec<Vm> {
+    let svms = std::iter::repeat_n((true, quiet.clone()), svms);
+    svms.chain(std::iter::repeat_n((false, loud.clone()), ivms)).collect()
+}
+
+/// VMs on a drive under a system, measured for that many milliseconds.
+fn scenario(context: &Context<'_>, system: &str, drive: &str, vms: &[Vm], ms: u64) -> Result<Scenario, String> {
+    let lpns = |variant| PolicyConfig::Lpns(LpnsConfig { variant, ..figures_of(drive) }).into();
+    let (layout, policy) = match system {
+        "LPNS" => (Layout::Evenkeel, lpns(Variant::Published)),
+        "Evenkeel" => (Layout::Evenkeel, lpns(Variant::Corrected)),
+        "K2 (32)" => (Layout::K2, LabConfig::K2(K2Config { max_in_flight: 32 })),
+        "K2 (16)" => (Layout::K2, LabConfig::K2(K2Config { max_in_flight: 16 })),
+        "K2 (8)" => (Layout::K2, LabConfig::K2(K2Config { max_in_flight: 8 })),
+        "MQFQ" => (Layout::K2, LabConfig::Mqfq(MqfqConfig::default())),
+        "D2FQ" => (Layout::K2, LabConfig::D2fq(D2fqConfig::default())),
+        "Virtio" => (Layout::Virtio, PolicyConfig::Passthrough.into()),
+        "SPDK" => (Layout::Spdk, PolicyConfig::Passthrough.into()),
+        "MDev" => (Layout::Mdev, PolicyConfig::Passthrough.into()),
+        "SR-IOV" => (Layout::SrIov, PolicyConfig::Passthrough.into()),
+        _ => return Err(format!("no system {system}")),
+    };
+    let target = Nanos((target_us(drive) * 1e3) as u64);
+    let vms = vms.iter().enumerate().map(|(i, (promised, workload))| {
+        let terms = if *promised { Terms::guaranteed(Some(target)) } else { Terms::default() };
+        tenant(format!("VM{}", i + 1), terms, QUEUES, DISK_BYTES, workload.clone())
+    });
+    let mut scenario = context.scenario(profile(drive)?, vms.collect(), (WARMUP_MS, ms));
+    if ["MQFQ", "D2FQ"].contains(&system) {
+        // K2's one lock is what they were made to do without.
+        scenario.costs.k2.lock_ns = 0;
+    }
+    let drive_bytes = if drive == P5800X { 400_000_000_000 } else { 1_600_000_000_000 };
+    Ok(Scenario { layout, policy, drive_bytes, ..scenario })
+}
+
+/// The first VM's mean latency in µs.
+fn vm1_us(report: &Report) -> f64 {
+    first(report, mean_us)
+}
+
+/// Bandwidth in MB/s of all VMs from the one with this index on.
+fn mb_s_from(report: &Report, first: usize) -> f64 {
+    report.tenants.iter().skip(first).map(|tenant| tenant.bandwidth_bytes_s / 1e6).sum()
 }

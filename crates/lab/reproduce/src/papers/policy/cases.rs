@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use io_model::Nanos;
 use policy::Class;
-use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Phase, Phases, Replay, Workload};
-use sim::{Report, Scenario, Tenant};
+use sim::Scenario;
+use sim::workload::{Access, Arrivals, Fio, Open, Phase, Phases, Replay, Workload};
 use ssd_model::{Gc, Profile};
 use trace::{Format, Limits, Trace};
 
 use super::reads;
+use crate::papers::bench::{access, play, tenant};
 use crate::runner::Context;
 
-/// A rare command's percentile takes longer to see.
-const DURATION: Nanos = Nanos::from_millis(1_000);
-const DURATION_RARE: Nanos = Nanos::from_millis(4_000);
+const DURATION_MS: u64 = 1_000;
 /// Nothing has to be learned.
-pub const WARMUP_FIXED: Nanos = Nanos::from_millis(200);
+pub const WARMUP_FIXED_MS: u64 = 200;
 /// How long neighbours that change do one thing: all five of [`MIXES`] in a second.
 const PHASE: Nanos = Nanos::from_millis(200);
 /// Targets of several tenants, in what 99 of 100 commands take alone. The first one is every single tenant's.
 const TARGETS: [f64; 5] = [4.0, 8.0, 3.0, 12.0, 6.0];
 const RARE_IOPS: f64 = 400.0;
-const DISK_BYTES: u64 = 4 << 30;
+pub const BEST_EFFORT: Class = Class::BestEffort { weight: 1 };
+pub const DISK_BYTES: u64 = 4 << 30;
 /// How fast the trace is replayed: 2,000 commands per second, or 400.
 const TRACE_SPEEDS: [(f64, &str); 2] = [(1.0, "2,000/s"), (0.2, "400/s")];
 const TRACE: &str =
@@ -49,9 +49,8 @@ pub const MIXES: [Mix; 5] = [
 ];
 
 impl Mix {
-    pub fn access(&self) -> Access {
-        let block_sizes = vec![BlockSize { bytes: self.kib << 10, weight: 1 }];
-        Access { block_sizes, ..Access::random_4k(self.read_percent) }
+    fn access(&self) -> Access {
+        access(self.kib << 10, self.read_percent)
     }
 
     /// All the time.
@@ -119,39 +118,18 @@ impl Promised {
     }
 }
 
-/// What kind of case it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
-    /// One promise, neighbours that do not change.
-    Steady,
-    /// Neighbours change every 200 ms.
-    Changing,
-    /// The drive collects garbage.
-    Garbage,
-    /// Several promises, with different targets.
-    Several,
-    /// A trace was made the promise.
-    Trace,
-}
-
-impl Group {
-    pub const FURTHER: [Self; 4] = [Self::Changing, Self::Garbage, Self::Several, Self::Trace];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Steady => "steady",
-            Self::Changing => "neighbours change every 200 ms",
-            Self::Garbage => "garbage collection",
-            Self::Several => "2 to 5 promises",
-            Self::Trace => "a trace",
-        }
-    }
-}
+/// Kinds of cases: one promise and neighbours that do not change, and what else may go on.
+pub const STEADY: &str = "steady";
+pub const FURTHER: [&str; 4] = [CHANGING, GARBAGE, SEVERAL, TRACED];
+const CHANGING: &str = "neighbours change every 200 ms";
+const GARBAGE: &str = "garbage collection";
+const SEVERAL: &str = "2 to 5 promises";
+const TRACED: &str = "a trace";
 
 /// A drive and who shares it.
 #[derive(Debug, Clone)]
 pub struct Case {
-    pub group: Group,
+    pub group: &'static str,
     /// The drive and the rest, unique.
     pub name: String,
     pub profile: Profile,
@@ -161,7 +139,7 @@ pub struct Case {
 
 impl Case {
     pub fn new(
-        group: Group,
+        group: &'static str,
         profile: &Profile,
         name: &str,
         promised: Vec<Promised>,
@@ -171,22 +149,9 @@ impl Case {
         Self { group, name, profile: profile.clone(), promised, neighbours: neighbours.to_vec() }
     }
 
-    /// What 99 of 100 of each promised tenant's commands take with nobody else there, times what it was promised.
+    /// The targets of the promised tenants.
     pub fn targets(&self, context: &Context<'_>) -> Result<Vec<Nanos>, String> {
-        let mut targets = Vec::new();
-        for promised in &self.promised {
-            let only = tenant("alone", Class::guaranteed(None), 1, &promised.alone);
-            let scenario = Scenario {
-                tenants: vec![only],
-                warmup: context.span(WARMUP_FIXED),
-                duration: context.span(DURATION),
-                seed: context.seed(),
-                ..Scenario::new(self.profile.clone())
-            };
-            let alone_ns = play(&scenario)?.tenants[0].latency.p99_ns;
-            targets.push(Nanos((alone_ns as f64 * promised.times) as u64));
-        }
-        Ok(targets)
+        targets(context, &self.profile, &self.promised)
     }
 
     /// Whether a tenant's hundredth command takes long to come.
@@ -195,27 +160,33 @@ impl Case {
     }
 
     /// Under no policy.
-    pub fn scenario(&self, context: &Context<'_>, targets: &[Nanos], warmup: Nanos) -> Scenario {
+    pub fn scenario(&self, context: &Context<'_>, targets: &[Nanos], warmup_ms: u64) -> Scenario {
         let promised = self.promised.iter().zip(targets).enumerate().map(|(at, (promised, target))| {
             let class = Class::guaranteed(Some(*target));
-            tenant(&format!("promised {at}"), class, 1, &promised.workload)
+            tenant(format!("promised {at}"), class, 1, DISK_BYTES, promised.workload.clone())
         });
-        let others = self.neighbours.iter().enumerate().map(|(at, other)| {
-            tenant(&format!("neighbour {at}"), Class::BestEffort { weight: 1 }, other.jobs, &other.workload)
+        let others = self.neighbours.iter().enumerate().map(|(at, Neighbour { jobs, workload })| {
+            tenant(format!("neighbour {at}"), BEST_EFFORT, *jobs, DISK_BYTES, workload.clone())
         });
-        let duration = match self.group {
-            _ if self.is_rare() => DURATION_RARE,
-            Group::Changing | Group::Trace => Nanos(DURATION.0 * 2),
-            _ => DURATION,
+        let duration_ms = match self.group {
+            // A rare command's percentile takes longer to see.
+            _ if self.is_rare() => DURATION_MS * 4,
+            CHANGING | TRACED => DURATION_MS * 2,
+            _ => DURATION_MS,
         };
-        Scenario {
-            tenants: promised.chain(others).collect(),
-            warmup: context.span(warmup),
-            duration: context.span(duration),
-            seed: context.seed(),
-            ..Scenario::new(self.profile.clone())
-        }
+        context.scenario(self.profile.clone(), promised.chain(others).collect(), (warmup_ms, duration_ms))
     }
+}
+
+/// What 99 of 100 of each promised tenant's commands take with nobody else there, times what it was promised.
+pub fn targets(context: &Context<'_>, profile: &Profile, promised: &[Promised]) -> Result<Vec<Nanos>, String> {
+    let target = |promised: &Promised| {
+        let only = tenant("alone", Class::guaranteed(None), 1, DISK_BYTES, promised.alone.clone());
+        let scenario = context.scenario(profile.clone(), vec![only], (WARMUP_FIXED_MS, DURATION_MS));
+        let alone_ns = play(&scenario)?.tenants[0].latency.p99_ns;
+        Ok(Nanos((alone_ns as f64 * promised.times) as u64))
+    };
+    promised.iter().map(target).collect()
 }
 
 /// Every case: the 70 steady ones first.
@@ -224,16 +195,16 @@ pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for profile in drives {
         for mix in &MIXES {
-            cases.extend(loads(Group::Steady, profile, mix.name, &[mix.busy(), mix.busy()]));
+            cases.extend(loads(STEADY, profile, mix.name, &[mix.busy(), mix.busy()]));
         }
     }
     for profile in drives {
-        cases.extend(loads(Group::Changing, profile, "changing", &[changing(), changing()]));
+        cases.extend(loads(CHANGING, profile, "changing", &[changing(), changing()]));
     }
     for profile in drives.iter().filter_map(collecting) {
         for mix in MIXES.iter().filter(|mix| mix.read_percent < 100) {
             let name = format!("{}, collecting", mix.name);
-            cases.extend(loads(Group::Garbage, &profile, &name, &[mix.busy(), mix.busy()]));
+            cases.extend(loads(GARBAGE, &profile, &name, &[mix.busy(), mix.busy()]));
         }
     }
     for (at, profile) in drives.iter().enumerate() {
@@ -246,14 +217,14 @@ pub fn all() -> Vec<Case> {
             let replay = Replay { speed: *speed, looping: true, ..sim::replay(&trace) };
             let name = format!("{}, trace at {rate}", mix.name);
             let promised = vec![Promised::replayed(&replay)];
-            cases.push(Case::new(Group::Trace, profile, &name, promised, [mix.busy(), mix.busy()]));
+            cases.push(Case::new(TRACED, profile, &name, promised, [mix.busy(), mix.busy()]));
         }
     }
     cases
 }
 
 /// One at a time as fast as it goes, and now and then.
-fn loads(group: Group, profile: &Profile, name: &str, neighbours: &[Neighbour; 2]) -> [Case; 2] {
+fn loads(group: &'static str, profile: &Profile, name: &str, neighbours: &[Neighbour; 2]) -> [Case; 2] {
     let case = |load: &str, promised: Promised| {
         Case::new(group, profile, &format!("{name}, {load}"), vec![promised], neighbours.clone())
     };
@@ -267,7 +238,7 @@ fn several(profile: &Profile, count: usize, mix: &Mix) -> Case {
         _ => Promised::back_to_back(times),
     });
     let name = format!("{}, {count} promises", mix.name);
-    Case::new(Group::Several, profile, &name, promised.collect(), [mix.busy(), mix.busy()])
+    Case::new(SEVERAL, profile, &name, promised.collect(), [mix.busy(), mix.busy()])
 }
 
 /// The drive with its garbage collection on, if its profile says what that is.
@@ -281,20 +252,4 @@ fn read_trace() -> Arc<Trace> {
     let mut trace = read.expect("the example is well-formed");
     trace.fit(DISK_BYTES).expect("a disk has more than two pages");
     Arc::new(trace)
-}
-
-pub fn tenant(name: &str, class: Class, jobs: u16, workload: &Workload) -> Tenant {
-    Tenant {
-        name: name.to_owned(),
-        terms: class.into(),
-        vcpus: jobs,
-        vqs: jobs,
-        queue_priorities: Vec::new(),
-        size_bytes: DISK_BYTES,
-        workload: workload.clone(),
-    }
-}
-
-pub fn play(scenario: &Scenario) -> Result<Report, String> {
-    sim::run(scenario).map_err(|error| error.to_string())
 }

@@ -1,16 +1,16 @@
 //! The policies that are compared, each as a drive's figures have it.
 
-use io_model::Nanos;
 use policy::{DriveFigures, PolicyKind, Variant};
 use rivals::{FairAsked, GimbalConfig, IoCostConfig, LabConfig, LabKind, LabSettings, LpnsAsked, ReflexConfig};
 use sim::{Contestant, Layout, Report, Scenario};
 
-use super::cases::WARMUP_FIXED;
+use super::cases::WARMUP_FIXED_MS;
+use crate::papers::bench::play;
 
 /// From cold, with the drive's figures expected.
-pub const WARMUP: Nanos = Nanos::from_millis(2_000);
+pub const WARMUP_MS: u64 = 2_000;
 /// Those that adjust, but have nothing to do with promises.
-const WARMUP_OTHERS: Nanos = Nanos::from_millis(1_000);
+const WARMUP_OTHERS_MS: u64 = 1_000;
 
 /// A policy with its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,15 +89,15 @@ impl Contender {
     pub fn play(self, scenario: &Scenario, figures: &DriveFigures) -> Result<Report, String> {
         let policy = self.config(figures);
         let layout = if policy.gives_own_pollers() { scenario.layout } else { Layout::Mdev };
-        sim::run(&Scenario { policy, layout, ..scenario.clone() }).map_err(|error| error.to_string())
+        play(&Scenario { policy, layout, ..scenario.clone() })
     }
 
     /// How long until it has settled.
-    pub fn warmup(self) -> Nanos {
+    pub fn warmup_ms(self) -> u64 {
         match self {
-            OURS | LPNS | Self::IoCost => WARMUP,
-            Self::Named(LabKind::Product(PolicyKind::Lpns | PolicyKind::Fair), _) | Self::Gimbal => WARMUP_OTHERS,
-            Self::Named(..) | Self::Reflex => WARMUP_FIXED,
+            OURS | LPNS | Self::IoCost => WARMUP_MS,
+            Self::Named(LabKind::Product(PolicyKind::Lpns | PolicyKind::Fair), _) | Self::Gimbal => WARMUP_OTHERS_MS,
+            Self::Named(..) | Self::Reflex => WARMUP_FIXED_MS,
         }
     }
 }

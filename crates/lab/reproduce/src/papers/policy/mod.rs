@@ -1,4 +1,4 @@
-//! Evenkeel's own policy, which no paper has, beside all others.
+//! Evenkeel's own policy, which no paper has, beside all others. `policy.toml` has the words of its figures.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -11,29 +11,21 @@
 
 mod cases;
 mod contenders;
-mod fairness;
+pub mod fairness;
 mod fixed;
-mod price;
-mod reaction;
+pub mod price;
+pub mod reaction;
 mod standing;
-mod steadiness;
+pub mod steadiness;
 
-use sim::workload::{Fio, Workload};
+use sim::workload::Workload;
 use ssd_model::Profile;
 
-use crate::paper::Paper;
-use crate::runner::{Context, Experiment};
+use super::bench::{fio, most};
+use crate::runner::Context;
 
 /// Of the runs, in a quick one.
 const QUICK_EVERY: usize = 13;
-
-/// What can be run.
-pub const EXPERIMENTS: &[Experiment] = &[
-    Experiment { paper: Paper::Policy, title: "What a promise costs the others", measure: price::measure },
-    Experiment { paper: Paper::Policy, title: "Equal tenants beside a promise", measure: fairness::measure },
-    Experiment { paper: Paper::Policy, title: "How soon a policy follows", measure: reaction::measure },
-    Experiment { paper: Paper::Policy, title: "From one moment to the next", measure: steadiness::measure },
-];
 
 /// One drive of each kind of medium: written in place, behind a buffer, programmed in pages.
 fn medium_drives() -> impl Iterator<Item = &'static Profile> {
@@ -42,7 +34,7 @@ fn medium_drives() -> impl Iterator<Item = &'static Profile> {
 
 /// One 4 KiB read after the other.
 fn reads() -> Workload {
-    Workload::Fio(Fio::random_4k(1, 1, 100))
+    fio(1, 1, 100)
 }
 
 /// All runs, or in a quick one a few.
@@ -59,5 +51,5 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Not a number where there is none.
 fn worst(values: &[f64]) -> f64 {
-    values.iter().copied().reduce(f64::max).unwrap_or(f64::NAN)
+    most(values.iter().copied())
 }

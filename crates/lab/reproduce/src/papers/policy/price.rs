@@ -4,11 +4,10 @@
 use io_model::Nanos;
 use sim::Report;
 
-use super::cases::{self, Case, Group, WARMUP_FIXED};
+use super::cases::{self, Case, FURTHER, STEADY, WARMUP_FIXED_MS};
 use super::contenders::{Contender, LPNS, OTHERS, OURS};
 use super::{fixed, some, standing};
-use crate::paper::Paper;
-use crate::report::{Figure, Row};
+use crate::report::Figure;
 use crate::runner::{Context, Error};
 
 const CAPS: [u32; 23] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256];
@@ -56,96 +55,32 @@ impl Outcome {
 /// Every case.
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let cases = some(context, cases::all());
-    let outcomes = context.all(&cases, |case| case.name.clone(), |case| run(case, context))?;
-    let seen: Vec<(Case, Outcome)> = cases.into_iter().zip(outcomes).collect();
-    let (steady, further): (Vec<_>, Vec<_>) = seen.iter().cloned().partition(|(case, _)| case.group == Group::Steady);
-    Ok(vec![draw_steady(&steady), draw_further(&further), standing::draw(&seen)])
-}
-
-fn draw_steady(seen: &[(Case, Outcome)]) -> Figure {
-    let mut figure = Figure::new(Paper::Policy, "price", "What a promise costs the others");
-    figure.shows = "A guaranteed tenant reads 4 KiB at a time, back to back or 400 times per second (Poisson), \
-        beside two busy neighbours. Their throughput under each policy, beside what the best cap on their commands \
-        with the drive gives that keeps the same promise: found by trying all from 1 to 256."
-        .into();
-    figure.goal = "Promises kept, and others get at least 97 % of what the best fixed cap gives them, in the median; \
-        never below 90 %"
-        .into();
-    assume(&mut figure);
-    figure.assume("The drives are models; garbage collection is off, as in their profiles.");
-    push_rows(&mut figure, seen);
-    judge(&mut figure, "", &seen.iter().map(|(_, outcome)| outcome).collect::<Vec<_>>());
-    figure.deviation = Some(WHY.to_owned());
-    figure
-}
-
-const WHY: &str = "The best fixed cap is found in hindsight, with the same random numbers. Where others get least it \
-    is on the 970 Pro, whose reads wait for a program of the flash whatever the others have: there that cap stands \
-    exactly at the target, ours a hundredth below, and that hundredth is worth a factor of four. Of 400 commands per \
-    second the hundredth is known from 10 in two and a half seconds, so ours is careful. Where others get more than \
-    100 %, the best fixed cap is a step too small.";
-
-fn draw_further(seen: &[(Case, Outcome)]) -> Figure {
-    let mut figure = Figure::new(Paper::Policy, "further", "What it costs where more is going on");
-    figure.shows = "The same where two neighbours change every 200 ms from each of the five mixes to the next, where \
-        the drive collects garbage, where 2 to 5 tenants have promises with different targets, and where a trace was \
-        made the promise."
-        .into();
-    figure.goal = "As for the steady cases".into();
-    assume(&mut figure);
-    figure.assume(
-        "A fixed cap is the same for all that neighbours do; every third was tried from 1 to 256, and those around \
-         the best.",
-    );
-    figure.assume(
-        "Garbage is collected on the two drives whose profiles say how much room they have for it; drives are full, \
-         writes random.",
-    );
-    figure.assume(
-        "Targets of several tenants are 4, 8, 3, 12 and 6 times what commands take alone; every other one has 400 \
-         commands per second, the others are back to back. The tenant that misses most of its target counts.",
-    );
-    figure.assume(
-        "The trace is the example's, 500 invented reads and writes of 4 to 16 KiB, at its rate of 2,000 per second \
-         beside 4 KiB writes and at 400 beside 16 KiB reads and writes; its target is 4 times what its own 99 of 100 \
-         commands take alone.",
-    );
-    push_rows(&mut figure, seen);
-    for group in Group::FURTHER {
-        let of_group = seen.iter().filter(|(case, _)| case.group == group).map(|(_, outcome)| outcome);
-        judge(&mut figure, &format!("{}: ", group.name()), &of_group.collect::<Vec<_>>());
+    let seen = context.all(cases, |case| run(case, context))?;
+    let (steady, further): (Vec<_>, Vec<_>) = seen.iter().cloned().partition(|(case, _)| case.group == STEADY);
+    let mut price = context.figure("price");
+    push_rows(&mut price, &steady);
+    judge(&mut price, "", &steady.iter().map(|(_, outcome)| outcome).collect::<Vec<_>>());
+    let mut more = context.figure("further");
+    push_rows(&mut more, &further);
+    for group in FURTHER {
+        let of_group = further.iter().filter(|(case, _)| case.group == group).map(|(_, outcome)| outcome);
+        judge(&mut more, &format!("{}: ", group), &of_group.collect::<Vec<_>>());
     }
-    figure.tables.push(standing::by_group(seen));
-    figure.deviation = Some(WHY_FURTHER.to_owned());
-    figure
-}
-
-const WHY_FURTHER: &str = "Where neighbours change, a fixed cap counts commands whatever they are and must suit the \
-    worst of them; ours has a cap for each kind of command, so others get more at the same target. While the 970 Pro \
-    collects garbage no cap keeps any promise: a read waits for erasures, and the missed ones count for nobody here. \
-    Where others get less than 90 % beside several promises or a trace, the wait is nearly the same whatever they \
-    have, or the promised commands are rare: the cap climbs slowly from where it fell to at the start, or stays lower \
-    out of caution.";
-
-fn assume(figure: &mut Figure) {
-    figure.assume("The target is 4 times what 99 of 100 commands take alone; latencies are those that the guest sees.");
-    figure.assume(
-        "2 s to learn from cold, with the drive's figures expected; then 1 s, 2 s where neighbours change, 4 s of \
-         rare commands.",
-    );
+    more.tables.push(standing::by_group(&further));
+    Ok(vec![price, more, standing::draw(context, &seen)])
 }
 
 fn push_rows(figure: &mut Figure, seen: &[(Case, Outcome)]) {
     for (case, outcome) in seen {
         for contender in [OURS, LPNS] {
             let Some(got) = outcome.of(contender) else { continue };
-            figure.push(Row::new(&contender.name(), case.name.as_str(), REACHED, got.reached * 100.0));
+            figure.show(&contender.name(), case.name.as_str(), REACHED, got.reached * 100.0);
             if let Some((_, price)) = outcome.beside_best(contender) {
-                figure.push(Row::new(&contender.name(), case.name.as_str(), PRICE, price * 100.0));
+                figure.show(&contender.name(), case.name.as_str(), PRICE, price * 100.0);
             }
         }
         if let Some(best) = outcome.best {
-            figure.push(Row::new(BEST, case.name.as_str(), REACHED, best.reached * 100.0));
+            figure.show(BEST, case.name.as_str(), REACHED, best.reached * 100.0);
         }
     }
 }
@@ -183,15 +118,15 @@ fn run(case: &Case, context: &Context<'_>) -> Result<Outcome, String> {
     let others = if is_for_all(case) { &OTHERS[..] } else { &[] };
     let mut seen = Vec::new();
     for contender in [OURS, LPNS].iter().chain(others) {
-        let mut scenario = case.scenario(context, &targets, contender.warmup());
+        let mut scenario = case.scenario(context, &targets, contender.warmup_ms());
         if others.contains(contender) {
             scenario.duration = Nanos(scenario.duration.0 / 2);
         }
         seen.push((*contender, got(&contender.play(&scenario, &figures)?, &targets)));
     }
-    let scenario = case.scenario(context, &targets, WARMUP_FIXED);
+    let scenario = case.scenario(context, &targets, WARMUP_FIXED_MS);
     let capped = |max_in_flight| Ok(got(&fixed::play(&scenario, max_in_flight)?, &targets));
-    let best = if case.group == Group::Steady { best_of_all(capped) } else { best_of_some(capped) }?;
+    let best = best_cap(if case.group == STEADY { 1 } else { COARSE }, capped)?;
     Ok(Outcome { seen, best })
 }
 
@@ -204,27 +139,14 @@ fn got(report: &Report, targets: &[Nanos]) -> Got {
     }
 }
 
-/// The better of two caps that keep the promise.
-fn better(best: Option<(usize, Got)>, at: usize, got: Got) -> Option<(usize, Got)> {
-    let is_better = got.reached <= KEPT && best.is_none_or(|(_, best)| got.others_bytes_s > best.others_bytes_s);
-    if is_better { Some((at, got)) } else { best }
-}
-
-fn best_of_all(capped: impl Fn(u32) -> Result<Got, String>) -> Result<Option<Got>, String> {
-    let mut best = None;
-    for (at, cap) in CAPS.into_iter().enumerate() {
-        let got = capped(cap)?;
-        if got.reached > HOPELESS {
-            break;
-        }
-        best = better(best, at, got);
-    }
-    Ok(best.map(|(_, got)| got))
-}
-
-fn best_of_some(capped: impl Fn(u32) -> Result<Got, String>) -> Result<Option<Got>, String> {
-    let mut best = None;
-    for (at, cap) in CAPS.into_iter().enumerate().step_by(COARSE) {
+/// What the best of [`CAPS`] gives that keeps the promise: tried are every `every`th, and then those around the best.
+fn best_cap(every: usize, capped: impl Fn(u32) -> Result<Got, String>) -> Result<Option<Got>, String> {
+    let mut best: Option<(usize, Got)> = None;
+    let better = |best: Option<(usize, Got)>, at, got: Got| {
+        let is_better = got.reached <= KEPT && best.is_none_or(|(_, best)| got.others_bytes_s > best.others_bytes_s);
+        if is_better { Some((at, got)) } else { best }
+    };
+    for (at, cap) in CAPS.into_iter().enumerate().step_by(every) {
         let got = capped(cap)?;
         best = better(best, at, got);
         if got.reached > HOPELESS {
@@ -232,7 +154,7 @@ fn best_of_some(capped: impl Fn(u32) -> Result<Got, String>) -> Result<Option<Go
         }
     }
     let Some((found, _)) = best else { return Ok(None) };
-    let around = found.saturating_sub(COARSE - 1)..(found + COARSE).min(CAPS.len());
+    let around = found.saturating_sub(every - 1)..(found + every).min(CAPS.len());
     for at in around.filter(|at| *at != found) {
         best = better(best, at, capped(CAPS[at])?);
     }

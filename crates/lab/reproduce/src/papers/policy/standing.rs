@@ -1,11 +1,11 @@
 //! How each policy stands beside the best fixed caps: over all cases, and by drive and by kind of case.
 
-use super::cases::{Case, Group};
+use super::cases::{Case, FURTHER};
 use super::contenders::{Contender, LPNS, OTHERS, OURS};
 use super::median;
 use super::price::{KEPT, Outcome, is_for_all};
-use crate::paper::Paper;
-use crate::report::{Figure, Row, Table};
+use crate::report::{Figure, Table};
+use crate::runner::Context;
 
 /// Over cases in which some fixed cap keeps the promise.
 #[derive(Debug, Clone, Copy)]
@@ -63,20 +63,8 @@ const HEAD: [&str; 5] =
     ["promises kept", "worst p99, in targets", "others get, median", "others get, least", "median where kept"];
 
 /// All policies.
-pub fn draw(seen: &[(Case, Outcome)]) -> Figure {
-    let mut figure = Figure::new(Paper::Policy, "policies", "Every policy beside the best fixed cap");
-    figure.shows =
-        "Of the promises that some fixed cap keeps, how many each policy keeps, and what it leaves the others \
-        of what that cap would. Most policies know no targets: what they leave others above 100 % is taken from a \
-        promise."
-            .into();
-    figure.assume("Those cases in which nobody's commands are rare, with the same seeds for all.");
-    figure.assume(
-        "Settings by default and as the drive's profile has them; evenkeel, lpns and iocost had 2 s to learn, lpns \
-         as published, fair and gimbal 1 s, the others 0.2 s; all but evenkeel and lpns were measured for half as \
-         long. k2 has 32 commands in flight; d2fq has the drive fetch by weights. caps had no limits, so nothing to \
-         do.",
-    );
+pub fn draw(context: &Context<'_>, seen: &[(Case, Outcome)]) -> Figure {
+    let mut figure = context.figure("policies");
     let seen: Vec<&(Case, Outcome)> = seen.iter().filter(|(case, _)| is_for_all(case)).collect();
     let contenders: Vec<Contender> = [OURS, LPNS].into_iter().chain(OTHERS).collect();
     let mut all = Table::new(
@@ -87,22 +75,15 @@ pub fn draw(seen: &[(Case, Outcome)]) -> Figure {
     for contender in &contenders {
         let standing = Standing::of(*contender, seen.iter().map(|(_, outcome)| outcome));
         all.rows.push(std::iter::once(contender.name()).chain(standing.cells()).collect());
-        let mut push = |metric, ours| figure.push(Row::new(&contender.name(), "all", metric, ours));
+        let mut push = |metric, ours| figure.show(&contender.name(), "all", metric, ours);
         push("promises kept (%)", standing.kept as f64 / standing.of as f64 * 100.0);
         push("worst 99th percentile (targets)", standing.worst);
         push("others' throughput, median (%)", standing.median * 100.0);
         push("others' throughput, least (%)", standing.least * 100.0);
     }
     figure.tables.extend([all, by_drive(&seen, &contenders)]);
-    figure.deviation = Some(WHY.to_owned());
     figure
 }
-
-const WHY: &str = "evenkeel and lpns keep nearly all of these promises, and lpns takes a part of the others' \
-    throughput for it. reflex comes next: it paces others at a rate that follows from the strictest target and the \
-    profile, and does not see what the drive makes of it. iocost holds all commands of the drive to that target, the \
-    others' large ones too, so its rate says little of the promise. The rest know no targets: most of what they keep \
-    the drive keeps by itself, as passthrough shows, since many of these neighbours write and a buffer takes that in.";
 
 fn by_drive(seen: &[&(Case, Outcome)], contenders: &[Contender]) -> Table {
     let mut drives: Vec<&str> = Vec::new();
@@ -130,11 +111,11 @@ fn by_drive(seen: &[&(Case, Outcome)], contenders: &[Contender]) -> Table {
 pub fn by_group(seen: &[(Case, Outcome)]) -> Table {
     let mut table = Table::new("By kind of case", &["case", "policy"]);
     table.head.extend(HEAD.map(str::to_owned));
-    for group in Group::FURTHER {
+    for group in FURTHER {
         for contender in [OURS, LPNS] {
             let here = seen.iter().filter(|(case, _)| case.group == group);
             let standing = Standing::of(contender, here.map(|(_, outcome)| outcome));
-            table.rows.push([group.name().to_owned(), contender.name()].into_iter().chain(standing.cells()).collect());
+            table.rows.push([group.to_owned(), contender.name()].into_iter().chain(standing.cells()).collect());
         }
     }
     table

@@ -6,11 +6,11 @@ use io_model::Nanos;
 use planner::{Forecast, Load};
 use sim::Report;
 
-use crate::paper::Paper;
-use crate::report::{Figure, Plot, Row};
+use crate::papers::bench;
+use crate::report::Figure;
 use crate::runner::{Context, Error};
-pub use draw::host;
 use draw::{Mix, POLICIES, draw, policy, scenario};
+pub use draw::{host, simulated};
 
 const MIXES: u64 = 200;
 /// Seeds of one set; the next set's begin so much later.
@@ -34,28 +34,30 @@ const LEAST_SEEN_FAR: u64 = 10_000;
 /// An open load that gets less than this part of what it asks for waits longer and longer: it has no mean latency.
 const SERVED: f64 = 0.97;
 
-/// Of ourselves: median and 95th percentile of the throughput's error, median of the mean latency's.
-const THROUGHPUT_MEDIAN: f64 = 0.05;
-const THROUGHPUT_P95: f64 = 0.15;
-const LATENCY_MEDIAN: f64 = 0.10;
-const TAIL_MEDIAN: f64 = 0.15;
+/// The metrics, in the order of [`Seen`].
+const METRICS: [&str; 5] = [
+    "error of the throughput (%)",
+    "error of the mean latency (%)",
+    "error of the 99th percentile (%)",
+    "error of the 99.9th percentile (%)",
+    "bound over the longest latency seen",
+];
+const THROUGHPUT: usize = 0;
+const LATENCY: usize = 1;
+const TAIL: usize = 2;
+const BOUND: usize = 4;
 
-const THROUGHPUT: &str = "error of the throughput (%)";
-const LATENCY: &str = "error of the mean latency (%)";
-const TAIL: &str = "error of the 99th percentile (%)";
-const FAR_TAIL: &str = "error of the 99.9th percentile (%)";
-const BOUND: &str = "bound over the longest latency seen";
+/// Of ourselves: a metric, how many of all, and the largest error in percent.
+const LIMITS: [(&str, usize, f64, f64); 4] = [
+    ("half of all throughputs", THROUGHPUT, 0.5, 5.0),
+    ("95 of 100 throughputs", THROUGHPUT, 0.95, 15.0),
+    ("half of all mean latencies", LATENCY, 0.5, 10.0),
+    ("half of all 99th percentiles", TAIL, 0.5, 15.0),
+];
 
-/// One tenant's figures, predicted over simulated.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    throughput: f64,
-    /// Of a load that is served: its mean latency and its 99th percentile.
-    latency: Option<(f64, f64)>,
-    /// Its 99.9th percentile, where enough commands were seen.
-    far: Option<f64>,
-    bound: Option<f64>,
-}
+/// One tenant's [`METRICS`], predicted over simulated: the throughput, the latencies of a load that is served, the far
+/// tail only where enough commands were seen, and the bound if it has one.
+type Seen = [Option<f64>; METRICS.len()];
 
 /// All tenants of one mix.
 struct Played {
@@ -82,8 +84,7 @@ fn play(context: &Context<'_>, mix: &Mix) -> Result<Played, String> {
         "evenkeel" => (FORGETTING, span.max(LEARNING)),
         _ => (Nanos(span.0 / 4), span),
     };
-    let report = sim::run(&scenario(mix, policy, context.span(warmup), context.span(span)));
-    let report = report.map_err(|error| error.to_string())?;
+    let report = bench::play(&scenario(mix, policy, context.span(warmup), context.span(span)))?;
     let kept = |(tenant, seen): (&planner::Tenant, &sim::TenantReport)| {
         tenant.target().is_none_or(|target| seen.latency.p99_ns <= target.0)
     };
@@ -104,43 +105,31 @@ fn compare(mix: &Mix, forecast: &Forecast, report: &Report) -> Vec<Seen> {
             Load::Open { rate_iops } => said.iops.min(seen.iops) >= SERVED * rate_iops,
         };
         let of = |said: Nanos, seen_ns: f64| said.0 as f64 / seen_ns;
-        let latency = served.then(|| (of(said.mean, seen.latency.mean_ns), of(said.p99, seen.latency.p99_ns as f64)));
-        let bound = said.bound.map(|bound| of(bound, seen.latency.max_ns as f64));
-        let far_ns = (seen.latency.count >= LEAST_SEEN_FAR).then_some(seen.latency.p999_ns as f64);
-        let far = far_ns.filter(|_| served).map(|far_ns| of(said.tail.percentile(99.9), far_ns));
-        Seen { throughput: said.iops / seen.iops, latency, far, bound }
+        let (latency, is_far) = (&seen.latency, seen.latency.count >= LEAST_SEEN_FAR);
+        [
+            Some(said.iops / seen.iops),
+            served.then(|| of(said.mean, latency.mean_ns)),
+            served.then(|| of(said.p99, latency.p99_ns as f64)),
+            (served && is_far).then(|| of(said.tail.percentile(99.9), latency.p999_ns as f64)),
+            said.bound.map(|bound| of(bound, latency.max_ns as f64)),
+        ]
     });
     seen.collect()
 }
 
-fn percentile(values: impl Iterator<Item = f64>, part: f64) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
+/// A percentile of a metric: of how far ratios are from 1, in percent, or of the bounds themselves.
+fn percentile(seen: &[Seen], metric: usize, part: f64) -> Option<f64> {
+    let error = |ratio: f64| if metric == BOUND { ratio } else { (ratio - 1.0).abs() * 100.0 };
+    let mut values: Vec<f64> = seen.iter().filter_map(|one| one[metric]).map(error).collect();
     values.sort_by(f64::total_cmp);
     values.get(((values.len().max(1) - 1) as f64 * part).round() as usize).copied()
 }
 
-/// How far ratios are from 1, in percent.
-fn error(values: impl Iterator<Item = f64>, part: f64) -> Option<f64> {
-    percentile(values.map(|ratio| (ratio - 1.0).abs() * 100.0), part)
-}
-
 /// The distribution of the errors of some tenants, as rows at `x`.
 fn rows(figure: &mut Figure, x: &str, seen: &[Seen]) {
-    let throughput = || seen.iter().map(|one| one.throughput);
-    let latency = || seen.iter().filter_map(|one| one.latency);
-    let parts = [("median", 0.5), ("90th percentile", 0.9), ("95th percentile", 0.95)];
-    for (series, part) in parts {
-        let all = [
-            (THROUGHPUT, error(throughput(), part)),
-            (LATENCY, error(latency().map(|both| both.0), part)),
-            (TAIL, error(latency().map(|both| both.1), part)),
-            (FAR_TAIL, error(seen.iter().filter_map(|one| one.far), part)),
-            (BOUND, percentile(seen.iter().filter_map(|one| one.bound), part)),
-        ];
-        for (metric, value) in all {
-            if let Some(value) = value {
-                figure.push(Row::new(series, x, metric, value));
-            }
+    for (series, part) in [("median", 0.5), ("90th percentile", 0.9), ("95th percentile", 0.95)] {
+        for (at, metric) in METRICS.into_iter().enumerate() {
+            percentile(seen, at, part).into_iter().for_each(|value| figure.show(series, x, metric, value));
         }
     }
 }
@@ -149,34 +138,11 @@ fn rows(figure: &mut Figure, x: &str, seen: &[Seen]) {
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let first = context.seed().wrapping_mul(SETS);
     let mixes: Vec<Mix> = (0..MIXES).map(|at| draw(first.wrapping_add(at))).collect();
-    let name = |mix: &Mix| format!("mix {} under {}", mix.seed, policy_of(mix));
-    let played = context.all(&mixes, name, |mix| play(context, mix))?;
-    let mut figure = Figure::new(Paper::Qos, "mixes", "Random mixes of tenants: planned and simulated");
-    figure.shows = format!(
-        "{MIXES} mixes of 2 to 32 tenants (512 B to 128 KiB, any part of reads, closed loops of depth 1 to 128 and \
-         open ones), each on one of the built-in drives and under one of six policies. The planner's forecast for each \
-         tenant beside the simulation: how far off the throughput, the mean latency and two percentiles are. Not in \
-         the paper."
-    );
-    figure.goal = format!(
-        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % and 99th \
-         percentile within {:.0} % (medians), no command beyond its bound",
-        THROUGHPUT_MEDIAN * 100.0,
-        THROUGHPUT_P95 * 100.0,
-        LATENCY_MEDIAN * 100.0,
-        TAIL_MEDIAN * 100.0
-    );
-    figure.assume(format!("Seeds {first} to {}.", first.wrapping_add(MIXES - 1)));
-    figure.assume(
-        "Pollers as in the daemon: one for each guaranteed tenant and one for all others under lpns, evenkeel and \
-         passthrough, one for all under the other policies. Host costs are the simulator's.",
-    );
-    figure.assume(format!(
-        "Left out: tenants of whom fewer than {LEAST_SEEN} commands were seen, and the latency of open loads that ask \
-         for more than they get, which grows for ever. No closed loop is urgent: it would leave nothing for the others."
-    ));
+    let played = context.all(mixes, |mix| play(context, mix))?;
+    let mut figure = context.figure("mixes");
+    figure.assumptions.insert(0, format!("Seeds {first} to {}.", first.wrapping_add(MIXES - 1)));
     let of = |keep: &dyn Fn(&Played) -> bool| -> Vec<Seen> {
-        played.iter().filter(|one| keep(one)).flat_map(|one| one.tenants.iter().copied()).collect()
+        played.iter().map(|(_, one)| one).filter(|one| keep(one)).flat_map(|one| one.tenants.iter().copied()).collect()
     };
     let all = of(&|_| true);
     rows(&mut figure, "all", &all);
@@ -189,41 +155,19 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     for profile in ssd_model::Profile::names() {
         rows(&mut figure, profile, &of(&|one| one.drive == profile));
     }
-    demands(&mut figure, &all);
-    figure.plots.extend(
-        [THROUGHPUT, LATENCY, TAIL, FAR_TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()),
-    );
-    figure.deviation = Some(
-        "lpns and evenkeel hold best effort back until a high percentile of the guaranteed tenants' latency is where \
-         it should be. Where that depends on best effort but little, a small error of the percentile is a large one of \
-         best effort's rates: these are the worst forecasts. The rest of the widest errors are full drives with mixed \
-         sizes under fair and drr. More in docs/decisions/0011."
-            .into(),
-    );
-    Ok(vec![figure])
-}
-
-fn demands(figure: &mut Figure, all: &[Seen]) {
-    let throughput = || all.iter().map(|one| one.throughput);
-    let latency = || all.iter().filter_map(|one| one.latency);
-    let limits = [
-        ("half of all throughputs", error(throughput(), 0.5), THROUGHPUT_MEDIAN),
-        ("95 of 100 throughputs", error(throughput(), 0.95), THROUGHPUT_P95),
-        ("half of all mean latencies", error(latency().map(|both| both.0), 0.5), LATENCY_MEDIAN),
-        ("half of all 99th percentiles", error(latency().map(|both| both.1), 0.5), TAIL_MEDIAN),
-    ];
-    for (what, seen, limit) in limits {
-        let seen = seen.unwrap_or(f64::NAN);
-        let text = format!("{what} are within {:.0} %", limit * 100.0);
-        figure.demand(text, seen <= limit * 100.0, format!("{seen:.1} % of {} tenants", all.len()));
+    for (what, metric, part, limit) in LIMITS {
+        let error = percentile(&all, metric, part).unwrap_or(f64::NAN);
+        let saw = format!("{error:.1} % of {} tenants", all.len());
+        figure.demand(format!("{what} are within {limit:.0} %"), error <= limit, saw);
     }
-    let bounds: Vec<f64> = all.iter().filter_map(|one| one.bound).collect();
+    let bounds: Vec<f64> = all.iter().filter_map(|one| one[BOUND]).collect();
     let exceeded = bounds.iter().filter(|ratio| **ratio < 1.0).count();
     figure.demand(
         "no command takes longer than its bound",
         exceeded == 0,
         format!("{exceeded} of {} tenants with a bound exceeded it", bounds.len()),
     );
+    Ok(vec![figure])
 }
 
 #[cfg(test)]
@@ -279,12 +223,12 @@ mod tests {
             // A slow drive takes longer to show a percentile.
             let (warmup, span) = if &*mix.site.profile.name == "p5800x" { (700, 600) } else { (1_000, 1_000) };
             let seen = simulated(&mix, policy, &forecast, warmup, span);
-            let [promised, other, ..] = seen[..] else { panic!("four tenants") };
+            let [[_, _, p99, p999, _], other, ..] = seen[..] else { panic!("four tenants") };
             let place = format!("{} {target_us} {neighbours:?}: {seen:?}", mix.site.profile.name);
             let off = |ratio: f64| (ratio - 1.0).abs();
-            assert!(off(other.throughput) < 0.12, "{place}");
-            assert!(promised.latency.is_some_and(|(_, p99)| off(p99) < 0.05), "{place}");
-            assert!(promised.far.is_none_or(|p999| off(p999) < 0.2), "{place}");
+            assert!(off(other[THROUGHPUT].unwrap()) < 0.12, "{place}");
+            assert!(p99.is_some_and(|p99| off(p99) < 0.05), "{place}");
+            assert!(p999.is_none_or(|p999| off(p999) < 0.2), "{place}");
         }
     }
 
@@ -299,7 +243,7 @@ mod tests {
         let policy = policy("evenkeel", &mix);
         let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
         let seen = simulated(&mix, policy, &forecast, 1_000, 800);
-        assert!(seen.len() == 4 && seen.iter().all(|one| (one.throughput - 1.0).abs() < 0.3), "{seen:?}");
+        assert!(seen.len() == 4 && seen.iter().all(|one| (one[THROUGHPUT].unwrap() - 1.0).abs() < 0.3), "{seen:?}");
     }
 
     /// A neighbour that is held to a tenth of its share gets that, and the others what it leaves, within 12 %.
@@ -312,6 +256,6 @@ mod tests {
         let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
         let seen = simulated(&mix, policy, &forecast, 700, 500);
         assert!(forecast.tenants[1].iops <= share / 10.0 && forecast.tenants[2].iops > share * 1.2, "{forecast:?}");
-        assert!(seen[1..].iter().all(|other| (other.throughput - 1.0).abs() < 0.12), "{seen:?}");
+        assert!(seen[1..].iter().all(|other| (other[THROUGHPUT].unwrap() - 1.0).abs() < 0.12), "{seen:?}");
     }
 }

@@ -1,64 +1,29 @@
-//! QoS for NVMe SSDs: the drive's own arbitration.
+//! QoS for NVMe SSDs: the drive's own arbitration. `qos.toml` has the words of its figures.
 //!
-//! The paper's drive is an emulator on a machine of its own; only ratios can be compared. Streams go straight into
-//! the queues of the drive's model: hosts play no part in what arbitration does.
+//! The paper's drive is an emulator on a machine of its own; only ratios can be compared.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `printed` | the paper's numbers |
+//! | `arbitrated` | Fig. 7 and 8: streams that go straight into the queues of the drive's model (`streams`) |
+//! | `tenants` | the same with tenants under the host's policies |
+//! | `rogue` | a neighbour that goes wild |
+//! | `mixes` | random mixes of tenants, planned and simulated |
 
-mod fig7;
-mod fig7_tenants;
-mod fig8;
-mod fig8_policies;
-mod mixes;
-
+pub mod arbitrated;
+pub mod mixes;
 pub mod printed;
-mod rogue;
+pub mod rogue;
 mod streams;
+pub mod tenants;
 
-use arbitration::{Arbitration, QuantaKib};
-use io_model::{QueuePriority, WrrWeights};
+use io_model::QueuePriority;
 
-use crate::paper::Paper;
-use crate::report::Uncovered;
-use crate::runner::Experiment;
-
-/// What can be run.
-pub const EXPERIMENTS: &[Experiment] = &[
-    Experiment {
-        paper: Paper::Qos,
-        title: "Deficit round robin: the paper's model and the drive",
-        measure: fig7::measure,
-    },
-    Experiment {
-        paper: Paper::Qos,
-        title: "Deficit round robin among tenants: planned and simulated",
-        measure: fig7_tenants::measure,
-    },
-    Experiment { paper: Paper::Qos, title: "Two jobs under three ways of arbitration", measure: fig8::measure },
-    Experiment { paper: Paper::Qos, title: "Two jobs, arbitrated by the host", measure: fig8_policies::measure },
-    Experiment { paper: Paper::Qos, title: "Arbitration and the depth of queues", measure: fig8::measure_depth },
-    Experiment { paper: Paper::Qos, title: "A rogue on a drive that is booked out", measure: rogue::measure },
-    Experiment { paper: Paper::Qos, title: "A rogue on a drive with room to spare", measure: rogue::measure_idle },
-    Experiment { paper: Paper::Qos, title: "Random mixes of tenants: planned and simulated", measure: mixes::measure },
-];
-
-/// What can't.
-pub fn uncovered() -> Uncovered {
-    Uncovered {
-        paper: Paper::Qos,
-        figure: "Software overhead of SPDK and of the kernel's driver (Fig. 1 to 3, 6)".to_owned(),
-        why: "it is measured on a host with a drive of its own, and an emulator's speed is not a drive's".to_owned(),
-        printed: vec!["0.63 µs against 6.5 µs for 128 KiB; a completion takes about 260 ns".to_owned()],
-    }
-}
-
-/// The classes' weights of all experiments: 32, 16 and 8 commands.
-const WRR: Arbitration =
-    Arbitration::WeightedRoundRobin { burst: 1, weights: WrrWeights { high: 32, medium: 16, low: 8 } };
-
-/// The classes' quanta of all experiments: 128, 64 and 32 KiB.
-const DRR: Arbitration = Arbitration::DeficitRoundRobin { quanta: QuantaKib { high: 128, medium: 64, low: 32 } };
-
-/// What every drive does.
-const RR: Arbitration = Arbitration::RoundRobin { burst: 1 };
+/// Every tenant's disk, where nothing else is said.
+const DISK_BYTES: u64 = 64 << 30;
+const RATIO: &str = "bandwidth ratio A : B";
+/// "Close to the expected ratio".
+const TOLERANCE: f64 = 0.1;
 
 fn class(class: printed::Class) -> QueuePriority {
     match class {
@@ -68,10 +33,13 @@ fn class(class: printed::Class) -> QueuePriority {
     }
 }
 
-/// What the figures of this paper have in common.
-const ASSUMPTIONS: [&str; 2] = [
-    "Drive: the P3700 profile, reads at random addresses, one queue per job. The paper arbitrates in an emulator and \
-     in a thin layer over SPDK on a P3700; here the model of the drive does it.",
-    "DRR keeps a deficit for each queue, counted in bytes: a deficit for each class with round robin inside can't give \
-     two jobs of one class equal bandwidth when their sizes differ (scenario 5).",
-];
+/// Steps of the low class's utilization in Fig. 7.
+fn fig7_steps() -> impl Iterator<Item = f64> {
+    (0..=10).map(|step| f64::from(step) / 10.0)
+}
+
+/// What the low class asks for at that utilization, of `gamma` that all get together.
+fn fig7_rate(rho: f64, gamma: f64) -> f64 {
+    let (high, medium, low) = printed::FIG7_WEIGHTS;
+    rho * gamma * low / (high + medium + low)
+}

@@ -14,6 +14,7 @@ pub enum Class {
 }
 
 /// One job: its class and the sizes that it submits in turn.
+#[derive(Debug)]
 pub struct Job {
     /// Its queue's class.
     pub class: Class,
@@ -22,6 +23,7 @@ pub struct Job {
 }
 
 /// Two jobs, and the ratio of the first one's bandwidth to the second one's.
+#[derive(Debug)]
 pub struct Scenario {
     /// In words.
     pub name: &'static str,
@@ -35,50 +37,32 @@ pub struct Scenario {
     pub rr: Printed,
 }
 
-const KIB: u32 = 1024;
-
-const fn job(class: Class, sizes_bytes: &'static [u32]) -> Job {
-    Job { class, sizes_bytes }
+/// A job of each class and with these sizes; the ratios with drr, wrr and rr.
+const fn scenario(
+    name: &'static str,
+    classes: [Class; 2],
+    [a, b]: [&'static [u32]; 2],
+    [drr, wrr, rr]: [Printed; 3],
+) -> Scenario {
+    let jobs = [Job { class: classes[0], sizes_bytes: a }, Job { class: classes[1], sizes_bytes: b }];
+    Scenario { name, jobs, drr, wrr, rr }
 }
 
 /// Fig. 8: weights 32, 16, 8 (WRR) and 128k, 64k, 32k (DRR).
-pub const SCENARIOS: [Scenario; 5] = [
-    Scenario {
-        name: "1: high 4K, medium 8K",
-        jobs: [job(Class::High, &[4 * KIB]), job(Class::Medium, &[8 * KIB])],
-        drr: printed(2.0),
-        wrr: printed(1.0),
-        rr: derived(0.5),
-    },
-    Scenario {
-        name: "2: high 4K, high 4K",
-        jobs: [job(Class::High, &[4 * KIB]), job(Class::High, &[4 * KIB])],
-        drr: printed(1.0),
-        wrr: printed(1.0),
-        rr: derived(1.0),
-    },
-    Scenario {
-        name: "3: high 4K, low 8K",
-        jobs: [job(Class::High, &[4 * KIB]), job(Class::Low, &[8 * KIB])],
-        drr: printed(4.0),
-        wrr: derived(2.0),
-        rr: derived(0.5),
-    },
-    Scenario {
-        name: "4: high 8K, low 4K",
-        jobs: [job(Class::High, &[8 * KIB]), job(Class::Low, &[4 * KIB])],
-        drr: printed(4.0),
-        wrr: derived(8.0),
-        rr: derived(2.0),
-    },
-    Scenario {
-        name: "5: high 4K+8K, high 8K+16K",
-        jobs: [job(Class::High, &[4 * KIB, 8 * KIB]), job(Class::High, &[8 * KIB, 16 * KIB])],
-        drr: printed(1.0),
-        wrr: derived(0.5),
-        rr: derived(0.5),
-    },
-];
+pub const SCENARIOS: [Scenario; 5] = {
+    use Class::{High, Low, Medium};
+    const TWO: [&[u32]; 2] = [&[4 << 10, 8 << 10], &[8 << 10, 16 << 10]];
+    const SMALL: &[u32] = &[4 << 10];
+    const LARGE: &[u32] = &[8 << 10];
+    let one = printed(1.0);
+    [
+        scenario("1: high 4K, medium 8K", [High, Medium], [SMALL, LARGE], [printed(2.0), one, derived(0.5)]),
+        scenario("2: high 4K, high 4K", [High, High], [SMALL, SMALL], [one, one, derived(1.0)]),
+        scenario("3: high 4K, low 8K", [High, Low], [SMALL, LARGE], [printed(4.0), derived(2.0), derived(0.5)]),
+        scenario("4: high 8K, low 4K", [High, Low], [LARGE, SMALL], [printed(4.0), derived(8.0), derived(2.0)]),
+        scenario("5: high 4K+8K, high 8K+16K", [High, High], TWO, [one, derived(0.5), derived(0.5)]),
+    ]
+};
 
 /// Fig. 7: the model's error against the drive, at most.
 pub const MODEL_ERROR: f64 = 0.05;

@@ -50,8 +50,28 @@ pub fn play(
     span: Nanos,
     seed: u64,
 ) -> Result<Vec<Seen>, String> {
-    let mut play = Play::new(profile, arbitration, streams, span, seed)?;
-    play.start()?;
+    let queues = u16::try_from(streams.len()).map_err(|_| "too many streams".to_owned())?;
+    let mut drive = Drive::new(profile.clone(), queues);
+    drive.set_arbitration(arbitration);
+    for (hwq, stream) in (0..queues).zip(streams) {
+        drive.set_class(hwq, stream.class).map_err(|error| error.to_string())?;
+    }
+    let mut play = Play {
+        drive,
+        streams,
+        tallies: vec![Tally::default(); streams.len()],
+        reads: Vec::new(),
+        free: Vec::new(),
+        finished: Vec::new(),
+        rng: Rng::with_seed(seed),
+        from_ns: span.0 / WARMUP_DIVISOR,
+        until_ns: span.0,
+    };
+    for (at, stream) in streams.iter().enumerate() {
+        if let Demand::Depth(depth) = stream.demand {
+            (0..depth).try_for_each(|_| play.submit(at, 0))?;
+        }
+    }
     while let Some(now_ns) = play.next_ns().filter(|now_ns| *now_ns < span.0) {
         play.step(now_ns)?;
     }
@@ -86,42 +106,7 @@ struct Play<'a> {
     until_ns: u64,
 }
 
-impl<'a> Play<'a> {
-    fn new(
-        profile: &Profile,
-        arbitration: Arbitration,
-        streams: &'a [Stream],
-        span: Nanos,
-        seed: u64,
-    ) -> Result<Self, String> {
-        let queues = u16::try_from(streams.len()).map_err(|_| "too many streams".to_owned())?;
-        let mut drive = Drive::new(profile.clone(), queues);
-        drive.set_arbitration(arbitration);
-        for (hwq, stream) in (0..queues).zip(streams) {
-            drive.set_class(hwq, stream.class).map_err(|error| error.to_string())?;
-        }
-        Ok(Self {
-            drive,
-            streams,
-            tallies: vec![Tally::default(); streams.len()],
-            reads: Vec::new(),
-            free: Vec::new(),
-            finished: Vec::new(),
-            rng: Rng::with_seed(seed),
-            from_ns: span.0 / WARMUP_DIVISOR,
-            until_ns: span.0,
-        })
-    }
-
-    fn start(&mut self) -> Result<(), String> {
-        for stream in 0..self.streams.len() {
-            if let Some(Stream { demand: Demand::Depth(depth), .. }) = self.streams.get(stream) {
-                (0..*depth).try_for_each(|_| self.submit(stream, 0))?;
-            }
-        }
-        Ok(())
-    }
-
+impl Play<'_> {
     /// When the next read of an open stream is due.
     fn due_ns(&self, stream: usize) -> Option<u64> {
         match self.streams[stream].demand {

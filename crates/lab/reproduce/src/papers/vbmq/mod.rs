@@ -1,50 +1,102 @@
-//! VBMq: as many queues to one virtual machine as it has CPUs, a thread for each.
+//! VBMq: as many queues to one virtual machine as it has CPUs, a thread for each. `vbmq.toml` has the words of its
+//! figures.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `printed` | the numbers in the paper's text |
 //! | `host` | what a command costs the paper's host: one table for all figures |
-//! | `systems` | the systems, the drives, the VM |
-//! | `fig7`, `fig8` | how many queues; events or polling, with Fig. 9 |
-//! | `fig10` | the four systems on a null block device; Fig. 11 is the same on an SSD |
+//! | `queues` | Fig. 7 to 9: how many queues; events or polling |
+//! | `jobs` | Fig. 10: the four systems on a null block device; Fig. 11 is the same on an SSD |
+//!
+//! The paper's figures have no labels at their points: only the numbers of its text can be compared with.
 
-mod fig10;
-mod fig7;
-mod fig8;
 mod host;
-mod printed;
-mod systems;
+pub mod jobs;
+pub mod queues;
 
-use crate::paper::Paper;
-use crate::report::{Figure, Uncovered};
-use crate::runner::{Context, Error, Experiment};
+use policy::Terms;
+use sim::{Contention, HostCosts, Layout, PathCosts, Scenario, Tenant};
+use ssd_model::{Placement, Profile, Writes};
 
-/// What can be run.
-pub const EXPERIMENTS: &[Experiment] = &[
-    experiment("Submission queues of one VM", fig7::measure),
-    experiment("Events or polling", fig8::measure),
-    experiment("Four systems, null block device", fig10::null),
-    experiment("Four systems, SM1715", fig10::sm1715),
-];
+use super::bench::{fio, first, profile, run, tenant};
+use crate::runner::Context;
 
-const fn experiment(title: &'static str, measure: fn(&Context<'_>) -> Result<Vec<Figure>, Error>) -> Experiment {
-    Experiment { paper: Paper::Vbmq, title, measure }
+/// vCPUs of the VM, and the largest number of jobs (§IV.A, §V.C).
+const VCPUS: u16 = 20;
+/// fio's iodepth in all experiments.
+const IODEPTH: u32 = 32;
+/// Linux's null block device.
+const NULL: &str = "null";
+/// Samsung SM1715.
+const SM1715: &str = "SM1715";
+
+/// VBMq as the paper's second phase has it, polling, and with threads that sleep and are woken.
+const VBMQ: &str = "VBMq";
+const EVENT: &str = "VBMq, event-driven";
+const BARE_METAL: &str = "bare metal";
+
+/// Not measured, and measured.
+const SPAN_MS: (u64, u64) = (20, 40);
+const DISK_BYTES: u64 = 200_000_000_000;
+
+fn drive(name: &str) -> Result<Profile, String> {
+    let sm1715 = profile(SM1715)?;
+    if name == SM1715 {
+        return Ok(sm1715);
+    }
+    // Its time is its driver's, on the CPU that submits: the host's table has it.
+    Ok(Profile {
+        name: NULL.into(),
+        units: 1,
+        placement: Placement::Pooled,
+        read_ns: 1,
+        further_ns: 0,
+        writes: Writes::InPlace { write_ns: 1, ack_ns: 0 },
+        gc: None,
+        controller_ns: 0,
+        pipeline_ns: 0,
+        link_read_mb_s: 1_000_000,
+        link_write_mb_s: 1_000_000,
+        window: 65_535,
+        ..sm1715
+    })
 }
 
-/// What can't.
-pub fn uncovered() -> Uncovered {
-    let printed = [
-        "of one request's time, 25 % are spent on QEMU's and KVM's side after the guest was left, more with more jobs",
-        "on bare metal the number of software queues limits the throughput, not the number of hardware queues",
-    ];
-    Uncovered {
-        paper: Paper::Vbmq,
-        figure: "Where one request spends its time; software and hardware queues on bare \
-                 metal (Fig. 3 and 4)"
-            .to_owned(),
-        why: "it needs traces of a guest's and a host's kernel, of which the simulator has the cost and not the \
-              functions"
-            .to_owned(),
-        printed: printed.map(str::to_owned).to_vec(),
-    }
+/// A host where a lock's hand-over costs nothing, however many wait.
+fn free_handovers(path: PathCosts) -> PathCosts {
+    let free = |lock| Contention { handover_ns: 0, ..lock };
+    PathCosts { mutex: free(path.mutex), ring: free(path.ring), ..path }
+}
+
+/// Jobs, depth, and reads in 100.
+type Load = (u32, u32, u8);
+
+/// IOPS and mean latency (µs) of the VM under a system, which has `queues` if it is VBMq.
+fn play(
+    context: &Context<'_>,
+    system: &str,
+    queues: u16,
+    on: &str,
+    (jobs, depth, reads): Load,
+) -> Result<(f64, f64), String> {
+    let (layout, path, vqs) = match system {
+        "Baseline" => (Layout::Virtio, host::BASELINE, 1),
+        "VBDP" => (Layout::Virtio, host::VBDP, 1),
+        "Baseline, hand-overs free" => (Layout::Virtio, free_handovers(host::BASELINE), 1),
+        "VBDP, hand-overs free" => (Layout::Virtio, free_handovers(host::VBDP), 1),
+        VBMQ => (Layout::PerQueue, host::POLLING, queues),
+        EVENT => (Layout::PerQueue, host::EVENT, queues),
+        BARE_METAL => (Layout::PerQueue, host::BARE_METAL, VCPUS),
+        _ => return Err(format!("no system {system}")),
+    };
+    let interrupt_ns = match (on, system) {
+        (SM1715, BARE_METAL) => host::INTERRUPT_NS,
+        (SM1715, VBMQ | EVENT) => host::INTERRUPT_UNDER_GUEST_NS,
+        // The null device has none, and a loop's comes to some other core than the loop's.
+        _ => 0,
+    };
+    let path = PathCosts { complete_ns: path.complete_ns + interrupt_ns, ..path };
+    let vm = Tenant { vqs, ..tenant("VM", Terms::default(), VCPUS, DISK_BYTES, fio(jobs, depth, reads)) };
+    let costs = HostCosts { guest: host::GUEST, mediated: path, virtio: path, ..HostCosts::default() };
+    let report = run(&Scenario { layout, costs, ..context.scenario(drive(on)?, vec![vm], SPAN_MS) })?;
+    Ok((report.total_iops(), first(&report, |vm| vm.latency.mean_ns / 1e3)))
 }

@@ -64,11 +64,6 @@ impl Plot {
         Self::new(Kind::Bars, metric, x_label)
     }
 
-    /// Boxes over `x_label`.
-    pub fn boxes(metric: &str, x_label: &str) -> Self {
-        Self::new(Kind::Boxes, metric, x_label)
-    }
-
     fn new(kind: Kind, metric: &str, x_label: &str) -> Self {
         Self {
             kind,
@@ -84,12 +79,6 @@ impl Plot {
     #[must_use]
     pub fn log_y(self) -> Self {
         Self { y_axis: Axis::Log, ..self }
-    }
-
-    /// With a horizontal axis in equal factors.
-    #[must_use]
-    pub fn log_x(self) -> Self {
-        Self { x_axis: Axis::Log, ..self }
     }
 
     /// With a line across.

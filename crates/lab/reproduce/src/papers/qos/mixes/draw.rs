@@ -4,9 +4,11 @@ use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
 use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, Limits, PolicyConfig, TenantPriority, Terms};
-use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
+use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
+
+use crate::papers::bench;
 
 /// Each tenant's disk.
 const DISK_BYTES: u64 = 8 << 30;
@@ -20,8 +22,6 @@ pub struct Mix {
     pub seed: u64,
     pub site: Site,
     pub tenants: Vec<Tenant>,
-    /// In percent, as the simulator draws them.
-    reads: Vec<u8>,
     /// By tenant and size.
     weights: Vec<Vec<u32>>,
 }
@@ -30,9 +30,8 @@ pub struct Mix {
 impl Mix {
     /// Tenants each of whom has commands of one size.
     pub fn of_one_size(site: Site, tenants: Vec<Tenant>) -> Self {
-        let reads = tenants.iter().map(|tenant| (tenant.read_share * 100.0).round() as u8).collect();
         let weights = vec![vec![1]; tenants.len()];
-        Self { seed: 0, site, tenants, reads, weights }
+        Self { seed: 0, site, tenants, weights }
     }
 }
 
@@ -42,13 +41,8 @@ pub fn draw(seed: u64) -> Mix {
     let built_in = Profile::built_in();
     let profile = built_in[(seed % built_in.len() as u64) as usize].clone();
     let count = rng.usize(2..=32);
-    let mut mix = Mix {
-        seed,
-        site: Site { profile, host: host(&HostCosts::default()) },
-        tenants: Vec::new(),
-        reads: Vec::new(),
-        weights: Vec::new(),
-    };
+    let site = Site { profile, host: host(&HostCosts::default()) };
+    let mut mix = Mix { seed, site, tenants: Vec::new(), weights: Vec::new() };
     for at in 0..count {
         add_tenant(&mut mix, &mut rng, at, count);
     }
@@ -137,7 +131,6 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
         tenant.priority = QueuePriority::High;
     }
     mix.tenants.push(tenant);
-    mix.reads.push(read_percent);
     mix.weights.push(sizes.iter().map(|size| size.1).collect());
 }
 
@@ -190,33 +183,9 @@ pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos)
     let tenants = mix.tenants.iter().enumerate().map(|(at, tenant)| {
         let sizes = tenant.sizes.iter().zip(&mix.weights[at]);
         let block = |(size, &weight): (&Size, &u32)| BlockSize { bytes: size.len_bytes as u32, weight };
-        let access = Access {
-            read_percent: mix.reads[at],
-            pattern: Pattern::Random,
-            block_sizes: sizes.map(block).collect(),
-            working_set_bytes: None,
-        };
-        let jobs = u32::from(tenant.vcpus);
-        let workload = match tenant.load {
-            Load::Closed { depth } => Workload::Fio(Fio { jobs, iodepth: depth / jobs, access }),
-            Load::Open { rate_iops } => {
-                let arrivals = Arrivals::Poisson { iops: rate_iops };
-                Workload::Open(Open { jobs, arrivals, access, max_outstanding: 4_096 })
-            }
-        };
-        sim::Tenant {
-            name: tenant.name.clone(),
-            terms: Terms {
-                priority: TenantPriority::Fixed(tenant.priority),
-                limits: tenant.limits,
-                ..tenant.class.into()
-            },
-            vcpus: tenant.vcpus,
-            vqs: tenant.vcpus,
-            queue_priorities: Vec::new(),
-            size_bytes: DISK_BYTES,
-            workload,
-        }
+        let block_sizes = sizes.map(block).collect();
+        let access = Access { block_sizes, ..Access::random_4k((tenant.read_share * 100.0).round() as u8) };
+        simulated(tenant, access, DISK_BYTES)
     });
     Scenario {
         layout: if own_pollers { Layout::Evenkeel } else { Layout::Mdev },
@@ -230,4 +199,19 @@ pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos)
         starvation_limit: Nanos::from_millis(60_000),
         ..Scenario::new(mix.site.profile.clone())
     }
+}
+
+/// A tenant of the planner's in the simulator.
+pub fn simulated(tenant: &Tenant, access: Access, size_bytes: u64) -> sim::Tenant {
+    let jobs = u32::from(tenant.vcpus);
+    let workload = match tenant.load {
+        Load::Closed { depth } => Workload::Fio(Fio { jobs, iodepth: depth / jobs, access }),
+        Load::Open { rate_iops } => {
+            let arrivals = Arrivals::Poisson { iops: rate_iops };
+            Workload::Open(Open { jobs, arrivals, access, max_outstanding: 4_096 })
+        }
+    };
+    let priority = TenantPriority::Fixed(tenant.priority);
+    let terms = Terms { priority, limits: tenant.limits, ..tenant.class.into() };
+    bench::tenant(&tenant.name, terms, tenant.vcpus, size_bytes, workload)
 }

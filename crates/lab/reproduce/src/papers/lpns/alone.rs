@@ -1,0 +1,94 @@
+//! Fig. 2 and Table 1: what a neighbour's writes cost without a policy.
+
+use sim::workload::{Open, Workload};
+
+use super::{OPERATIONS, P5800X, PM1735, VM1_MEAN, mix, scenario, vm1_us};
+use crate::paper::{Printed, derived, printed};
+use crate::papers::bench::{each, fio, grows, list, most, run};
+use crate::report::{Figure, Row};
+use crate::runner::{Context, Error};
+
+const MS: u64 = 250;
+const ALONE: &str = "alone";
+/// VM2's jobs and depth, from nothing to the most of Fig. 7.
+const LOADS: [(&str, u32, u32); 7] = [
+    (ALONE, 0, 0),
+    ("n1d1", 1, 1),
+    ("n4d1", 4, 1),
+    ("n4d4", 4, 4),
+    ("n4d16", 4, 16),
+    ("n4d32", 4, 32),
+    ("n8d32", 8, 32),
+];
+/// A 4K read and a 4K write alone in µs, by drive and system (text beside Fig. 2).
+const ALONE_US: [(&str, &str, f64, f64); 4] = [
+    (P5800X, "MDev", 11.9, 13.1),
+    (P5800X, "SPDK", 11.9, 13.3),
+    (PM1735, "MDev", 71.9, 17.6),
+    (PM1735, "SR-IOV", 74.9, 19.9),
+];
+/// VM1's latency at worst, as a multiple of its latency alone.
+const WORST: [(&str, &str, f64); 3] = [("MDev", P5800X, 4.7), ("SPDK", P5800X, 16.5), ("SR-IOV", PM1735, 6.1)];
+const ALONE_TOLERANCE: f64 = 0.15;
+/// "At worst" is a single number per system; the axis and the other bars are not legible.
+const TOLERANCE: f64 = 0.25;
+const TIMES: &str = "VM1 mean latency (times its own alone)";
+
+/// Table 1: the IOPS of VM2, and VM1's latency in µs.
+const TABLE1: [(f64, Printed); 3] = [(50_000.0, derived(11.9)), (250_000.0, derived(22.4)), (500_000.0, derived(63.8))];
+/// VM2's, over which its rate is spread.
+const JOBS: u32 = 4;
+
+/// Both.
+pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
+    Ok(vec![fig2(context)?, table1(context)?])
+}
+
+fn fig2(context: &Context<'_>) -> Result<Figure, Error> {
+    let mut figure = context.figure("fig2");
+    let cases = each(each(ALONE_US, OPERATIONS), LOADS);
+    let seen = context.all(cases, |(((drive, system, ..), (reads, _)), (_, jobs, depth))| {
+        let vms = mix(1, &fio(1, 1, *reads), usize::from(*jobs > 0), &fio(*jobs, *depth, 0));
+        run(&scenario(context, system, drive, &vms, MS)?).map(|report| vm1_us(&report))
+    })?;
+    let mut alone_us = f64::NAN;
+    for ((((drive, system, read, write), (reads, operation)), (load, ..)), us) in seen {
+        let name = format!("{system} on {drive}, {operation}");
+        let row = Row::new(&name, load, VM1_MEAN, us);
+        if load == ALONE {
+            alone_us = us;
+            figure.push(row.against(printed(if reads > 0 { read } else { write }), ALONE_TOLERANCE));
+        } else {
+            figure.push(row);
+            figure.show(&name, load, TIMES, us / alone_us);
+        }
+    }
+    for (system, drive, print) in WORST {
+        let times = most(figure.seen(TIMES, |name| name.starts_with(&format!("{system} on {drive},"))));
+        let row = Row::new(system, drive, "VM1 mean latency at worst (times its own alone)", times);
+        figure.push(row.against(printed(print), TOLERANCE));
+        figure.demand(
+            format!("{system}'s worst multiple within {:.0} %", TOLERANCE * 100.0),
+            (times / print - 1.0).abs() <= TOLERANCE,
+            format!("{times:.1} times, printed {print}"),
+        );
+    }
+    Ok(figure)
+}
+
+fn table1(context: &Context<'_>) -> Result<Figure, Error> {
+    let mut figure = context.figure("table1");
+    let seen = context.all(TABLE1, |(iops, _)| {
+        let vms = mix(1, &fio(1, 1, 0), 1, &Workload::Open(Open::random_4k(JOBS, *iops, 0)));
+        let report = run(&scenario(context, "MDev", P5800X, &vms, MS)?)?;
+        Ok((vm1_us(&report), report.tenants.get(1).map_or(f64::NAN, |vm2| vm2.iops)))
+    })?;
+    for ((iops, total), (us, got_iops)) in seen {
+        figure.push(Row::new("MDev", iops, VM1_MEAN, us).beside(total));
+        figure.show("MDev", iops, "VM2 throughput (IOPS)", got_iops);
+    }
+    let us = figure.curve("MDev", VM1_MEAN);
+    let saw = list(&us, |us| format!("{us:.1}")) + " µs";
+    figure.demand("VM1's latency grows with VM2's rate", grows(&us), saw);
+    Ok(figure)
+}

@@ -1,0 +1,165 @@
+//! The words of the papers and their figures, from a file for each paper.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use sim::workload::Webuser;
+
+use crate::paper::Paper;
+use crate::report::{Axis, Figure, Kind, Plot, Row, Uncovered};
+
+static WORDS: LazyLock<[Words; Paper::ALL.len()]> = LazyLock::new(|| {
+    Paper::ALL.map(|paper| toml::from_str(paper.file()).expect("a file of words in this crate is well-formed"))
+});
+
+/// A paper's file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Words {
+    /// As its readers name it.
+    pub name: String,
+    /// Title and where it appeared.
+    pub citation: String,
+    /// Assumptions that several figures share: `@name` among a figure's stands for all of a set.
+    #[serde(default)]
+    sets: HashMap<String, Vec<String>>,
+    figures: HashMap<String, FigureWords>,
+    #[serde(default)]
+    uncovered: Vec<UncoveredWords>,
+}
+
+/// What a figure does not say is as in the one that it is `like`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FigureWords {
+    like: Option<String>,
+    title: String,
+    shows: Option<String>,
+    goal: Option<String>,
+    assume: Option<Vec<String>>,
+    plots: Option<Vec<PlotWords>>,
+    /// Why it deviates: reasons, each for what begins a demand that is missed or the place of a row that is off. All
+    /// begin with nothing; `*` stands for a reason that holds anyway.
+    why: Option<Vec<(String, String)>>,
+}
+
+/// A plot of the metric that `lines`, `bars` or `boxes` names.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlotWords {
+    lines: Option<String>,
+    bars: Option<String>,
+    boxes: Option<String>,
+    over: String,
+    /// Axes in equal factors: `x`, `y` or `xy`.
+    #[serde(default)]
+    log: String,
+    mark: Option<(f64, String)>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UncoveredWords {
+    figure: String,
+    why: String,
+    printed: Vec<String>,
+}
+
+impl PlotWords {
+    fn plot(&self) -> Plot {
+        let kinds = [(Kind::Lines, &self.lines), (Kind::Bars, &self.bars), (Kind::Boxes, &self.boxes)];
+        let named = kinds.into_iter().find_map(|(kind, metric)| Some((kind, metric.clone()?)));
+        let (kind, metric) = named.unwrap_or((Kind::Lines, String::new()));
+        let axis = |name| if self.log.contains(name) { Axis::Log } else { Axis::Linear };
+        let marks = self.mark.iter().cloned().collect();
+        Plot { kind, metric, x_label: self.over.clone(), x_axis: axis('x'), y_axis: axis('y'), marks }
+    }
+}
+
+impl Words {
+    fn of<T>(&self, id: &str, part: fn(&FigureWords) -> Option<&T>) -> Option<&T> {
+        let words = &self.figures[id];
+        part(words).or_else(|| self.of(words.like.as_deref()?, part))
+    }
+
+    /// The texts of a set. The simulator itself says what its stand-in for a web server assumes.
+    fn set(&self, name: &str) -> Vec<String> {
+        if name == "webuser" { Webuser::ASSUMPTIONS.map(str::to_owned).to_vec() } else { self.sets[name].clone() }
+    }
+}
+
+impl Paper {
+    /// Its file.
+    pub(crate) fn words(self) -> &'static Words {
+        &WORDS[self as usize]
+    }
+}
+
+/// What of some papers can't be measured.
+pub fn uncovered(papers: &[Paper]) -> Vec<Uncovered> {
+    let of = |paper: Paper| {
+        let all = paper.words().uncovered.iter().cloned();
+        all.map(move |UncoveredWords { figure, why, printed }| Uncovered { paper, figure, why, printed })
+    };
+    Paper::ALL.into_iter().filter(|paper| papers.contains(paper)).flat_map(of).collect()
+}
+
+impl Figure {
+    /// One with the words that its paper's file has for it.
+    ///
+    /// # Panics
+    /// The file does not have it.
+    pub(crate) fn of(paper: Paper, id: &'static str) -> Self {
+        let words = paper.words();
+        let assume = words.of(id, |it| it.assume.as_ref()).into_iter().flatten();
+        let plots = words.of(id, |it| it.plots.as_ref()).into_iter().flatten();
+        Self {
+            shows: words.of(id, |it| it.shows.as_ref()).cloned().unwrap_or_default(),
+            goal: words.of(id, |it| it.goal.as_ref()).cloned().unwrap_or_default(),
+            assumptions: assume
+                .flat_map(|text| text.strip_prefix('@').map_or_else(|| vec![text.clone()], |set| words.set(set)))
+                .collect(),
+            plots: plots.map(PlotWords::plot).collect(),
+            ..Self::new(paper, id, &words.figures[id].title)
+        }
+    }
+
+    /// Says why it misses what it misses: each of its file's reasons once.
+    pub(crate) fn explain(&mut self) {
+        let mut found: Vec<&str> = Vec::new();
+        for (start, reason) in self.paper.words().of(self.id, |it| it.why.as_ref()).into_iter().flatten() {
+            let start = start.as_str();
+            let missed = self.criteria.iter().any(|criterion| !criterion.met && criterion.text.starts_with(start));
+            let off = |row: &Row| row.verdict.is_good() == Some(false) && row.x.to_string().starts_with(start);
+            if (start == "*" || missed || self.rows.iter().any(off)) && !found.contains(&reason.as_str()) {
+                found.push(reason);
+            }
+        }
+        self.deviation = (!found.is_empty()).then(|| found.join(" "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missed_is_explained() {
+        let mut figure = Figure::of(Paper::Lpns, "fig7e-pm1735");
+        let mut told = |text: &str, met| {
+            figure.demand(text, met, "");
+            figure.explain();
+            figure.deviation.clone().unwrap_or_default()
+        };
+        assert_eq!((told("LPNS: VM1's mean", true).as_str(), told("K2", false).as_str()), ("", ""));
+        assert!(told("LPNS: VM1's mean", false).starts_with("Beside a VM1 that keeps one I/O outstanding"));
+    }
+
+    #[test]
+    fn a_figure_that_is_like_another_says_what_differs() {
+        let [one, other] = ["fig7e-p5800x", "fig7e-pm1735"].map(|id| Figure::of(Paper::Lpns, id));
+        assert_eq!(one.shows, other.shows);
+        assert_ne!((one.title, one.goal, &one.assumptions[0]), (other.title, other.goal, &other.assumptions[0]));
+    }
+}
