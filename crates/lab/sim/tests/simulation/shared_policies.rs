@@ -4,7 +4,7 @@ use crate::common::shared::{self, bytes, compare, on, with};
 use io_model::{Nanos, QueuePriority};
 use policy::{ArbitratedConfig, FairConfig, PolicyConfig, TenantPriority, Terms};
 use rivals::LabConfig;
-use sim::{Scenario, Tenant};
+use sim::{Contestant, Scenario, Tenant};
 
 fn by_weight() -> LabConfig {
     PolicyConfig::Fair(FairConfig::p5800x()).into()

@@ -5,7 +5,7 @@ use io_model::Nanos;
 use policy::{Class, Terms};
 use rivals::LabConfig;
 use sim::workload::{Access, BlockSize, Fio, Phase, Phases, Workload};
-use sim::{Layout, Scenario, Tenant};
+use sim::{Contestant, Layout, Scenario, Tenant};
 
 pub fn access(kib: u32, read_percent: u8) -> Access {
     Access { block_sizes: vec![BlockSize { bytes: kib << 10, weight: 1 }], ..Access::random_4k(read_percent) }
