@@ -309,7 +309,8 @@ async fn create(
 /// front end does not have goes away with the old one, and the burst with the last limit.
 #[utoipa::path(
     patch, path = "/v1/disks/{name}",
-    params(("name" = String, Path, description = "Name of the disk")), request_body(content = DiskSpec, content_type = "application/merge-patch+json"),
+    params(("name" = String, Path, description = "Name of the disk")),
+    request_body(content = DiskSpec, content_type = "application/merge-patch+json"),
     responses(
         (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 422, body = Problem), (status = 507, body = Problem)

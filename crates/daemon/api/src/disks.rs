@@ -143,7 +143,8 @@ pub struct DiskSpec {
     pub lba_size: Option<u32>,
     /// `true`: the guest can't write. For virtio and ublk disks, and for a namespace with `attach`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = REACHED)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = REACHED)]
     pub read_only: Option<bool>,
     /// Create a namespace and attach it to this NVMe tenant. It becomes part of the tenant's controller and has no
     /// socket. It takes only `name`, `size`, `nsid`, `lba_size` and `read_only`: promises and limits are the tenant's.
