@@ -68,7 +68,7 @@ impl Daemon {
     pub fn serve(opened: Opened, sink: Sink, gate: Option<Arc<Gate>>) -> Result<Self> {
         let (commands, queue) = channel();
         let handle = Handle::new(commands);
-        let events = Arc::new(EventLog::new());
+        let events = Arc::new(EventLog::default());
         let log = Arc::clone(&events);
         let owner = handle.clone();
         let on_client = move |name: &str, attached: bool| {

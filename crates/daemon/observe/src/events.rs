@@ -69,12 +69,14 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-impl EventLog {
+impl Default for EventLog {
     /// Nothing yet; the numbers begin after those of any daemon before.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self::from(unix_ms() * NUMBERS_PER_MS)
     }
+}
 
+impl EventLog {
     fn from(origin: u64) -> Self {
         let rings = Rings { clients: VecDeque::new(), others: VecDeque::new(), origin, newest: origin };
         Self { rings: Mutex::new(rings), newest: watch::Sender::new(origin) }

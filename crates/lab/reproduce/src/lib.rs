@@ -5,6 +5,7 @@
 //! number of cores or the time of day.
 //!
 //! - `papers`: per paper, a file with the words of its figures, and the experiments with the printed numbers;
+//! - `words`: reads these files, and says why a figure misses what it misses;
 //! - `runner`: many simulation runs on a few threads, with the same result as on one;
 //! - [`qos`]: the arbitration paper's cases, to measure elsewhere than in the simulator;
 //! - [`report`]: figures, criteria, verdicts, plots, and the three files.

@@ -29,7 +29,7 @@ pub struct Words {
     uncovered: Vec<UncoveredWords>,
 }
 
-/// What a figure does not say is as in the one that it is `like`.
+/// A figure takes what its file does not say from the figure that it is `like`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FigureWords {
@@ -39,8 +39,8 @@ struct FigureWords {
     goal: Option<String>,
     assume: Option<Vec<String>>,
     plots: Option<Vec<PlotWords>>,
-    /// Why it deviates: reasons, each for what begins a demand that is missed or the place of a row that is off. All
-    /// begin with nothing; `*` stands for a reason that holds anyway.
+    /// Why it deviates: beginnings, each with a reason for missed demands, and for rows that are off, whose text or
+    /// place begins so. An empty beginning fits all of them; `*` stands for a reason that always holds.
     why: Option<Vec<(String, String)>>,
 }
 

@@ -147,6 +147,8 @@ impl LabSettings {
 mod tests {
     use policy::PollerShape;
 
+    use engine::Contestant;
+
     use super::*;
 
     fn drive() -> DriveFigures {

@@ -6,6 +6,7 @@ use io_model::{Nanos, Op};
 
 use super::driver::{Run, drive};
 use super::*;
+use crate::Shape;
 
 const DISK_BYTES: u64 = 1 << 30;
 const SECOND: Nanos = Nanos(1_000_000_000);

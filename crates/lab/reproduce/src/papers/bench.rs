@@ -1,5 +1,7 @@
 //! What experiments are put together from: tenants, scenarios, sweeps, and numbers over them.
 
+use std::borrow::Borrow;
+
 use io_model::Nanos;
 use policy::Terms;
 use sim::workload::{Access, BlockSize, Fio, Workload};
@@ -19,10 +21,10 @@ pub fn each<A: Clone, B>(
 
 /// The profile of that name in any case.
 pub fn profile(name: &str) -> Result<Profile, String> {
-    Profile::by_name(&name.to_lowercase()).ok_or_else(|| format!("no profile {name}"))
+    Profile::by_name(name).ok_or_else(|| format!("no profile {name}"))
 }
 
-/// With a queue for each vCPU.
+/// A tenant with a queue for each vCPU.
 pub fn tenant(
     name: impl Into<String>,
     terms: impl Into<Terms>,
@@ -89,13 +91,13 @@ pub fn first(report: &Report, of: impl Fn(&TenantReport) -> f64) -> f64 {
 }
 
 /// The highest; not a number where there is none.
-pub fn most(values: impl IntoIterator<Item = f64>) -> f64 {
-    values.into_iter().fold(f64::NAN, f64::max)
+pub fn most(values: impl IntoIterator<Item = impl Borrow<f64>>) -> f64 {
+    values.into_iter().fold(f64::NAN, |most, value| most.max(*value.borrow()))
 }
 
 /// The lowest; not a number where there is none.
-pub fn least(values: impl IntoIterator<Item = f64>) -> f64 {
-    values.into_iter().fold(f64::NAN, f64::min)
+pub fn least(values: impl IntoIterator<Item = impl Borrow<f64>>) -> f64 {
+    values.into_iter().fold(f64::NAN, |least, value| least.min(*value.borrow()))
 }
 
 /// Whether each is above the one before it.
@@ -116,8 +118,7 @@ pub fn range(values: &[f64], unit: &str) -> String {
 
 /// Lowest and highest of some numbers; not numbers, both, if one of them is not.
 pub fn ends(values: &[f64]) -> (f64, f64) {
-    let (low, high) = (least(values.iter().copied()), most(values.iter().copied()));
-    if values.iter().any(|value| value.is_nan()) { (f64::NAN, f64::NAN) } else { (low, high) }
+    if values.iter().any(|value| value.is_nan()) { (f64::NAN, f64::NAN) } else { (least(values), most(values)) }
 }
 
 impl Figure {

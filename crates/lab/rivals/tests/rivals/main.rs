@@ -5,6 +5,7 @@
 mod calls;
 
 use calls::{SEEDS, World, each};
+use engine::Contestant;
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{Cost, Policy, PollerShape, Terms};

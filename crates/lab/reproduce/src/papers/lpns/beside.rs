@@ -1,6 +1,6 @@
 //! Fig. 7 and 8: a promised VM beside one to seven neighbours, fio in all.
 
-use super::{BOTH, OPERATIONS, P5800X, PM1735, VM1_MEAN, mb_s_from, mix, scenario, target_us, vm1_us};
+use super::{BOTH, LOSS_SLACK, OPERATIONS, P5800X, PM1735, VM1_MEAN, mb_s_from, mix, scenario, target_us, vm1_us};
 use crate::paper::{Mark, Printed, doubtful, printed};
 use crate::papers::bench::{each, ends, fio, first, most, range, run};
 use crate::report::{Figure, Row, Verdict, X};
@@ -20,8 +20,6 @@ const LOADS: [(&str, u32, u32); 10] = [
     ("n8d32", 8, 32),
 ];
 const BANDWIDTH: &str = "VM2 bandwidth (MB/s)";
-/// Five points of loss.
-const LOSS_SLACK: f64 = 0.05;
 const TOLERANCE: f64 = 0.25;
 
 /// Not legible.

@@ -37,6 +37,9 @@ const BOTH: [&str; 2] = ["LPNS", "Evenkeel"];
 /// What all do in a run: reads in 100, and its name.
 const OPERATIONS: [(u8, &str); 2] = [(100, "read"), (0, "write")];
 
+/// Five points of loss.
+const LOSS_SLACK: f64 = 0.05;
+
 const VM1_MEAN: &str = "VM1 mean latency (µs)";
 
 /// vCPUs and VQs of a VM (§5.1).

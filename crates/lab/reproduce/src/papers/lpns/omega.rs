@@ -41,7 +41,7 @@ struct Point {
 pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     [("fig13a", P5800X, 190, 160, 240), ("fig13b", PM1735, 100, 30, 100)]
         .into_iter()
-        .map(|(id, drive, chosen, least, most)| one(context, id, drive, chosen, least..=most))
+        .map(|(id, drive, chosen, least, most)| one(context, id, drive, chosen, (least, most)))
         .collect()
 }
 
@@ -50,7 +50,7 @@ fn one(
     id: &'static str,
     drive: &str,
     chosen: u32,
-    wanted: std::ops::RangeInclusive<u32>,
+    (least, most): (u32, u32),
 ) -> Result<Figure, Error> {
     let mut figure = context.figure(id);
     let vms = mix(1, &Workload::Webuser(Webuser::default()), NEIGHBOURS, &fio(NOISY.0, NOISY.1, 0));
@@ -90,7 +90,6 @@ fn one(
     let knee = knee_of(&points);
     figure.show("LPNS", "knee", "Ω", knee);
     figure.show("LPNS", "chosen in the paper", "Ω", chosen.into());
-    let (least, most) = wanted.into_inner();
     figure.demand(
         format!("the knee between Ω = {least} and {most}"),
         (f64::from(least)..=f64::from(most)).contains(&knee),

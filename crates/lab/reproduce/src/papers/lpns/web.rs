@@ -3,7 +3,7 @@
 use io_model::Nanos;
 use sim::workload::{Webuser, Workload};
 
-use super::{BOTH, P5800X, PM1735, VM1_MEAN, mb_s_from, mix, scenario, target_us};
+use super::{BOTH, LOSS_SLACK, P5800X, PM1735, VM1_MEAN, mb_s_from, mix, scenario, target_us};
 use crate::paper::{derived, printed};
 use crate::papers::bench::{each, ends, fio, mean_us, most, range, run};
 use crate::report::{BOX_PARTS, Figure, Row};
@@ -185,8 +185,6 @@ fn fig11(context: &Context<'_>, runs: &[(Case, Seen)]) -> Figure {
     const LPNS_OVER_K2: f64 = 2.45;
     /// LPNS's loss of throughput against MDev, as a fraction: mean and at most.
     const LOSS: (f64, f64) = (0.1846, 0.1988);
-    /// Five points of loss.
-    const LOSS_SLACK: f64 = 0.05;
     const LOST: &str = "loss against MDev (fraction)";
     let mut figure = context.figure("fig11");
     let gb_s = |system: &str, ivms: usize| {

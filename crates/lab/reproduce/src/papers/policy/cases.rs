@@ -9,8 +9,7 @@ use sim::workload::{Access, Arrivals, Fio, Open, Phase, Phases, Replay, Workload
 use ssd_model::{Gc, Profile};
 use trace::{Format, Limits, Trace};
 
-use super::reads;
-use crate::papers::bench::{access, play, tenant};
+use crate::papers::bench::{access, fio, play, tenant};
 use crate::runner::Context;
 
 const DURATION_MS: u64 = 1_000;
@@ -95,14 +94,15 @@ pub struct Promised {
 }
 
 impl Promised {
+    /// One 4 KiB read after the other.
     pub fn back_to_back(times: f64) -> Self {
-        Self { workload: reads(), alone: reads(), times }
+        Self { workload: fio(1, 1, 100), alone: fio(1, 1, 100), times }
     }
 
     fn rare(times: f64) -> Self {
         let arrivals = Arrivals::Poisson { iops: RARE_IOPS };
         let rare = Open { jobs: 1, arrivals, access: Access::random_4k(100), max_outstanding: 64 };
-        Self { workload: Workload::Open(rare), alone: reads(), times }
+        Self { workload: Workload::Open(rare), alone: fio(1, 1, 100), times }
     }
 
     fn replayed(trace: &Replay) -> Self {

@@ -18,10 +18,8 @@ pub mod reaction;
 mod standing;
 pub mod steadiness;
 
-use sim::workload::Workload;
 use ssd_model::Profile;
 
-use super::bench::{fio, most};
 use crate::runner::Context;
 
 /// Of the runs, in a quick one.
@@ -30,11 +28,6 @@ const QUICK_EVERY: usize = 13;
 /// One drive of each kind of medium: written in place, behind a buffer, programmed in pages.
 fn medium_drives() -> impl Iterator<Item = &'static Profile> {
     Profile::built_in().iter().filter(|profile| ["p5800x", "pm1735", "970pro"].contains(&&*profile.name))
-}
-
-/// One 4 KiB read after the other.
-fn reads() -> Workload {
-    fio(1, 1, 100)
 }
 
 /// All runs, or in a quick one a few.
@@ -47,9 +40,4 @@ fn some<T>(context: &Context<'_>, runs: Vec<T>) -> Vec<T> {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Not a number where there is none.
-fn worst(values: &[f64]) -> f64 {
-    most(values.iter().copied())
 }

@@ -21,7 +21,6 @@ pub const KEPT: f64 = 1.0001;
 
 const PRICE: &str = "others' throughput beside the best fixed cap (%)";
 const REACHED: &str = "99th percentile of the promised tenant, of its target (%)";
-const BEST: &str = "best fixed cap";
 
 /// What one policy gave.
 #[derive(Debug, Clone, Copy)]
@@ -59,12 +58,12 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let (steady, further): (Vec<_>, Vec<_>) = seen.iter().cloned().partition(|(case, _)| case.group == STEADY);
     let mut price = context.figure("price");
     push_rows(&mut price, &steady);
-    judge(&mut price, "", &steady.iter().map(|(_, outcome)| outcome).collect::<Vec<_>>());
+    judge(&mut price, "", steady.iter().map(|(_, outcome)| outcome));
     let mut more = context.figure("further");
     push_rows(&mut more, &further);
     for group in FURTHER {
         let of_group = further.iter().filter(|(case, _)| case.group == group).map(|(_, outcome)| outcome);
-        judge(&mut more, &format!("{}: ", group), &of_group.collect::<Vec<_>>());
+        judge(&mut more, &format!("{group}: "), of_group);
     }
     more.tables.push(standing::by_group(&further));
     Ok(vec![price, more, standing::draw(context, &seen)])
@@ -80,31 +79,19 @@ fn push_rows(figure: &mut Figure, seen: &[(Case, Outcome)]) {
             }
         }
         if let Some(best) = outcome.best {
-            figure.show(BEST, case.name.as_str(), REACHED, best.reached * 100.0);
+            figure.show("best fixed cap", case.name.as_str(), REACHED, best.reached * 100.0);
         }
     }
 }
 
 /// `group`: what the demands begin with.
-fn judge(figure: &mut Figure, group: &str, seen: &[&Outcome]) {
-    let standing = standing::Standing::of(OURS, seen.iter().copied());
-    let saw = format!(
-        "{} of {}; the worst reached {:.0} % of its target",
-        standing.kept,
-        standing.of,
-        standing.worst * 100.0
-    );
-    figure.demand(format!("{group}every promise kept that some fixed cap keeps"), standing.kept == standing.of, saw);
-    figure.demand(
-        format!("{group}others get 97 % of the best fixed cap's, median"),
-        standing.median >= 0.97,
-        format!("{:.1} %", standing.median * 100.0),
-    );
-    figure.demand(
-        format!("{group}never below 90 %"),
-        standing.least >= 0.9,
-        format!("{:.1} %", standing.least * 100.0),
-    );
+fn judge<'a>(figure: &mut Figure, group: &str, seen: impl Iterator<Item = &'a Outcome>) {
+    let standing::Standing { kept, of, worst, median, least, .. } = standing::Standing::of(OURS, seen);
+    let saw = format!("{kept} of {of}; the worst reached {:.0} % of its target", worst * 100.0);
+    figure.demand(format!("{group}every promise kept that some fixed cap keeps"), kept == of, saw);
+    let saw = |share: f64| format!("{:.1} %", share * 100.0);
+    figure.demand(format!("{group}others get 97 % of the best fixed cap's, median"), median >= 0.97, saw(median));
+    figure.demand(format!("{group}never below 90 %"), least >= 0.9, saw(least));
 }
 
 /// The cases that all policies run. With rare commands a run takes four times as long.

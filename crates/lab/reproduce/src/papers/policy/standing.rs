@@ -67,11 +67,9 @@ pub fn draw(context: &Context<'_>, seen: &[(Case, Outcome)]) -> Figure {
     let mut figure = context.figure("policies");
     let seen: Vec<&(Case, Outcome)> = seen.iter().filter(|(case, _)| is_for_all(case)).collect();
     let contenders: Vec<Contender> = [OURS, LPNS].into_iter().chain(OTHERS).collect();
-    let mut all = Table::new(
-        "Of the promises that some fixed cap keeps; what others get is of what they get under that cap",
-        &[],
-    );
-    all.head = std::iter::once("policy").chain(HEAD).map(str::to_owned).collect();
+    let title = "Of the promises that some fixed cap keeps; what others get is of what they get under that cap";
+    let mut all = Table::new(title, &["policy"]);
+    all.head.extend(HEAD.map(str::to_owned));
     for contender in &contenders {
         let standing = Standing::of(*contender, seen.iter().map(|(_, outcome)| outcome));
         all.rows.push(std::iter::once(contender.name()).chain(standing.cells()).collect());

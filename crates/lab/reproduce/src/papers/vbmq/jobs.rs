@@ -1,9 +1,9 @@
 //! Fig. 10 and 11: the four systems on a null block device and on an SSD.
 
-use super::{BARE_METAL, IODEPTH, NULL, SM1715, VBMQ, VCPUS, play};
+use super::{BARE_METAL, IODEPTH, NULL, SM1715, VBMQ, VCPUS, kiops, play};
 use crate::paper::{Printed, printed};
-use crate::papers::bench::{each, list};
-use crate::report::{Figure, Row, short_number};
+use crate::papers::bench::each;
+use crate::report::{Figure, Row};
 use crate::runner::{Context, Error};
 
 const JOBS: [u32; 11] = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20];
@@ -61,10 +61,6 @@ fn curves(context: &Context<'_>, drive: &str, figure: &mut Figure) -> Result<[Cu
     }
     let mut curves = seen.chunks(JOBS.len()).map(|curve| curve.iter().map(|(_, (iops, _))| *iops).collect());
     Ok([(); 2].map(|()| curves.by_ref().take(SYSTEMS.len()).collect()))
-}
-
-fn kiops(values: &[f64]) -> String {
-    list(values, |iops| short_number(iops / 1e3)) + "K"
 }
 
 fn last(values: &[f64]) -> f64 {

@@ -17,7 +17,8 @@ use policy::Terms;
 use sim::{Contention, HostCosts, Layout, PathCosts, Scenario, Tenant};
 use ssd_model::{Placement, Profile, Writes};
 
-use super::bench::{fio, first, profile, run, tenant};
+use super::bench::{fio, first, list, profile, run, tenant};
+use crate::report::short_number;
 use crate::runner::Context;
 
 /// vCPUs of the VM, and the largest number of jobs (§IV.A, §V.C).
@@ -99,4 +100,9 @@ fn play(
     let costs = HostCosts { guest: host::GUEST, mediated: path, virtio: path, ..HostCosts::default() };
     let report = run(&Scenario { layout, costs, ..context.scenario(drive(on)?, vec![vm], SPAN_MS) })?;
     Ok((report.total_iops(), first(&report, |vm| vm.latency.mean_ns / 1e3)))
+}
+
+/// IOPS for a criterion: `1.2, 3.4K`.
+fn kiops(values: &[f64]) -> String {
+    list(values, |iops| short_number(iops / 1e3)) + "K"
 }

@@ -1,6 +1,6 @@
 //! Fig. 7 to 9: how many submission queues; event-driven threads or polling ones.
 
-use super::{BARE_METAL, EVENT, IODEPTH, NULL, VBMQ, VCPUS, play};
+use super::{BARE_METAL, EVENT, IODEPTH, NULL, VBMQ, VCPUS, kiops, play};
 use crate::paper::{Printed, derived, printed};
 use crate::papers::bench::{each, list, most};
 use crate::report::{Figure, Row, short_number};
@@ -24,9 +24,8 @@ pub fn fig7(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     }
     let polling = figure.curve(VBMQ, IOPS);
     let (up_to, beyond) = polling.split_at(QUEUES.iter().take_while(|queues| **queues <= BEST).count());
-    let kiops = |values: &[f64]| list(values, |iops| short_number(iops / 1e3)) + "K";
     figure.demand(format!("IOPS grow with the queues, 1 to {BEST}"), up_to.is_sorted(), kiops(up_to));
-    let best = most(up_to.iter().copied());
+    let best = most(up_to);
     figure.demand(
         format!("no gain beyond {BEST} queues"),
         beyond.iter().all(|iops| *iops <= best * (1.0 + SLACK)),
