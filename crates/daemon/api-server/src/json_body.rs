@@ -18,11 +18,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Object<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
         let (parts, body) = request.into_parts();
         let bytes = Bytes::from_request(Request::from_parts(parts.clone(), body), state).await?;
-        let again = Request::from_parts(parts, Body::from(bytes.clone()));
-        let Json(value) = Json::from_request(again, state).await?;
-        match bytes.trim_ascii_start().first() {
-            Some(b'{') => Ok(Self(value)),
-            _ => Err(Problem::new(422, "not-understood", "The body is no JSON object", SEE_DOCUMENT).into()),
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            return Err(Problem::new(422, "not-understood", "The body is no JSON object", SEE_DOCUMENT).into());
         }
+        let Json(value) = Json::from_request(Request::from_parts(parts, Body::from(bytes)), state).await?;
+        Ok(Self(value))
     }
 }
