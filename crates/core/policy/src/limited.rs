@@ -25,28 +25,35 @@ impl<P> Limited<P> {
 }
 
 impl<P: Policy> Limited<P> {
+    /// Tells the policy of each VQ that was released.
+    #[inline(never)] // Seldom, and none of its callers' business.
+    fn tell_released(&mut self, now: Nanos) {
+        while let Some((slot, backlog)) = self.limiter.next_released() {
+            self.policy.arrived(slot, backlog, now);
+        }
+    }
+
     /// Releases tenants that have waited long enough.
     #[inline]
     fn release(&mut self, now: Nanos) {
-        let Self { policy, limiter } = self;
-        limiter.release(now, |slot, backlog| policy.arrived(slot, backlog, now));
+        if self.limiter.advance(now) {
+            self.tell_released(now);
+        }
     }
 
     /// A command left the VQ, or it has none any more.
     #[inline]
     fn had_turn(&mut self, slot: VqSlot, now: Nanos) {
-        let Self { policy, limiter } = self;
-        if let Some(tenant) = limiter.had_turn(slot) {
-            limiter.release_tenant(tenant, |slot, backlog| policy.arrived(slot, backlog, now));
+        if self.limiter.had_turn(slot) {
+            self.tell_released(now);
         }
     }
 
     fn set_limits(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
         self.release(now);
-        let Self { policy, limiter } = self;
-        limiter.set_limits(tenant, terms.limits, terms.pollers);
+        self.limiter.set_limits(tenant, terms.limits, terms.pollers);
         // If it must wait under these too, that is found when the policy names it.
-        limiter.release_tenant(tenant, |slot, backlog| policy.arrived(slot, backlog, now));
+        self.tell_released(now);
     }
 
     fn arrived_within_limits(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
@@ -173,10 +180,8 @@ impl<P: Policy> Policy for Limited<P> {
     fn asks_here(&mut self, tenant: TenantSlot, part: f64, now: Nanos) {
         self.policy.asks_here(tenant, part, now);
         self.release(now);
-        let Self { policy, limiter } = self;
-        if limiter.set_part(tenant, part) {
-            limiter.release_tenant(tenant, |slot, backlog| policy.arrived(slot, backlog, now));
-        }
+        self.limiter.set_part(tenant, part);
+        self.tell_released(now);
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {

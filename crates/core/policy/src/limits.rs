@@ -96,8 +96,6 @@ struct Tenant {
     slice: u64,
     /// VQs whose backlog the policy doesn't know of: those of a held tenant that it named.
     withheld: List,
-    /// It may go from this slice on.
-    held_until: Option<u64>,
     /// The VQ that goes before its siblings, or [`NONE`]: withheld now, or told of alone, until it had its turn.
     first: u16,
 }
@@ -114,7 +112,6 @@ impl Default for Tenant {
             is_spent: false,
             slice: 0,
             withheld: List::EMPTY,
-            held_until: None,
             first: NONE,
         }
     }
@@ -197,7 +194,7 @@ pub(crate) struct Limiter {
     vqs: Vec<Vq>,
     /// Of withheld VQs.
     links: Links,
-    /// Tenants with withheld VQs, by the slice in which they may go.
+    /// Tenants with withheld VQs, by the slice from which they may go.
     held: Lowest,
     /// Nobody is held in this slice.
     slice: u64,
@@ -234,37 +231,42 @@ impl Limiter {
         self.vqs[usize::from(slot.0)] = Vq { tenant: tenant.0, ..NO_VQ };
     }
 
-    /// Between [`release`](Self::release) and [`release_tenant`](Self::release_tenant), which then tells all that the
-    /// tenant has withheld. `pollers`: how many serve it.
+    /// Releases all that the tenant has withheld. `pollers`: how many serve it.
     pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, pollers: u16) {
-        let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
-        self.limited -= u32::from(tenant.is_limited);
-        if tenant.pollers != pollers {
-            (tenant.pollers, tenant.part_told) = (pollers, 1.0 / f64::from(pollers.max(1)));
-            tenant.set_limits(limits, tenant.part_told, self.slice);
+        let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
+        self.limited -= u32::from(state.is_limited);
+        if state.pollers != pollers {
+            (state.pollers, state.part_told) = (pollers, 1.0 / f64::from(pollers.max(1)));
+            state.set_limits(limits, state.part_told, self.slice);
         } else {
-            tenant.set_limits(limits, tenant.part, self.slice);
+            state.set_limits(limits, state.part, self.slice);
         }
-        tenant.first = NONE;
-        self.limited += u32::from(tenant.is_limited);
+        self.limited += u32::from(state.is_limited);
+        self.release_now(tenant.0);
     }
 
-    /// That part of its limits may hold here: less at once, more from the next time on. As
-    /// [`set_limits`](Self::set_limits); `false`: it has none, and nothing is to be told.
-    pub(crate) fn set_part(&mut self, tenant: TenantSlot, part: f64) -> bool {
-        let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return false };
-        let told = std::mem::replace(&mut tenant.part_told, part);
-        tenant.set_limits(tenant.limits, part.min(told), self.slice);
-        if tenant.is_limited {
-            tenant.first = NONE;
+    /// That part of its limits may hold here: less at once, more from the next time on. Releases as
+    /// [`set_limits`](Self::set_limits) does.
+    pub(crate) fn set_part(&mut self, tenant: TenantSlot, part: f64) {
+        let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
+        let told = std::mem::replace(&mut state.part_told, part);
+        state.set_limits(state.limits, part.min(told), self.slice);
+        self.release_now(tenant.0);
+    }
+
+    /// Lets a tenant go on, whatever its time, with all of its VQs.
+    fn release_now(&mut self, tenant: u16) {
+        let state = &mut self.tenants[usize::from(tenant)];
+        state.first = NONE;
+        if !state.withheld.is_empty() {
+            self.held.insert(tenant, 0);
         }
-        tenant.is_limited
     }
 
     /// Whether a tenant waits for its limits; `None`: it has none.
     pub(crate) fn holds(&self, tenant: TenantSlot) -> Option<bool> {
-        let tenant = self.tenants.get(usize::from(tenant.0)).filter(|tenant| tenant.is_limited)?;
-        Some(tenant.held_until.is_some())
+        self.tenants.get(usize::from(tenant.0)).filter(|tenant| tenant.is_limited)?;
+        Some(self.held.contains(tenant.0))
     }
 
     pub(crate) fn forget(&mut self, tenant: TenantSlot) {
@@ -292,7 +294,7 @@ impl Limiter {
         if tenant.first == slot.0 {
             tenant.first = NONE;
         }
-        if tenant.withheld.is_empty() && tenant.held_until.take().is_some() {
+        if tenant.withheld.is_empty() {
             self.held.remove(vq.tenant);
         }
     }
@@ -317,41 +319,36 @@ impl Limiter {
         }
     }
 
-    /// A command left the VQ, or it has none any more: the tenant whose other VQs waited for that, if they did.
+    /// A command left the VQ, or it has none any more. `true`: the tenant's other VQs waited for that and are released.
     #[inline]
-    pub(crate) fn had_turn(&mut self, slot: VqSlot) -> Option<TenantSlot> {
-        let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.withheld == 0)?;
-        let tenant = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.first == slot.0)?;
-        tenant.first = NONE;
-        Some(TenantSlot(vq.tenant))
+    pub(crate) fn had_turn(&mut self, slot: VqSlot) -> bool {
+        let Some(vq) = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.withheld == 0) else { return false };
+        let is_first = self.tenants.get(usize::from(vq.tenant)).is_some_and(|tenant| tenant.first == slot.0);
+        if is_first {
+            self.release_now(vq.tenant);
+        }
+        is_first
     }
 
-    /// Releases tenants whose time has come. `tell` hears the backlogs that were withheld.
+    /// Time goes on. `true`: to another slice, which releases tenants whose time has come.
     #[inline]
-    pub(crate) fn release(&mut self, now: Nanos, mut tell: impl FnMut(VqSlot, u32)) {
-        let slice = now.0 / SLICE.0;
-        if slice <= self.slice {
-            return;
-        }
-        self.slice = slice;
-        while let Some((_, tenant)) = self.held.first().filter(|(until, _)| *until <= slice) {
-            self.release_tenant(TenantSlot(tenant), &mut tell);
-        }
+    pub(crate) fn advance(&mut self, now: Nanos) -> bool {
+        let before = self.slice;
+        self.slice = before.max(now.0 / SLICE.0);
+        self.slice > before
     }
 
-    /// Releases one tenant, whatever its time.
-    pub(crate) fn release_tenant(&mut self, tenant: TenantSlot, mut tell: impl FnMut(VqSlot, u32)) {
-        let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
-        if state.held_until.take().is_some() {
-            self.held.remove(tenant.0);
+    /// A VQ that was released, and its backlog, of which the policy must hear again. To be asked until there is none.
+    pub(crate) fn next_released(&mut self) -> Option<(VqSlot, u32)> {
+        let (_, tenant) = self.held.first().filter(|(until, _)| *until <= self.slice)?;
+        let Tenant { withheld, first, .. } = &mut self.tenants[usize::from(tenant)];
+        let is_alone = self.vqs.get(usize::from(*first)).is_some_and(|vq| vq.withheld > 0);
+        let slot = if is_alone { *first } else { withheld.front()? };
+        withheld.remove(&mut self.links, slot);
+        if is_alone || withheld.is_empty() {
+            self.held.remove(tenant);
         }
-        if let Some(first) = self.vqs.get_mut(usize::from(state.first)).filter(|vq| vq.withheld > 0) {
-            state.withheld.remove(&mut self.links, state.first);
-            return tell(VqSlot(state.first), std::mem::take(&mut first.withheld));
-        }
-        while let Some(slot) = state.withheld.pop_front(&mut self.links) {
-            tell(VqSlot(slot), std::mem::take(&mut self.vqs[usize::from(slot)].withheld));
-        }
+        Some((VqSlot(slot), std::mem::take(&mut self.vqs[usize::from(slot)].withheld)))
     }
 
     /// Slices that a VQ's tenant must wait; 0: it may send.
@@ -374,12 +371,10 @@ impl Limiter {
         if vq.in_vain > PATIENCE && tenant.first == NONE {
             tenant.first = slot.0;
         }
-        if tenant.held_until.is_none() {
-            let until = self.slice.saturating_add(slices);
-            tenant.held_until = Some(until);
-            self.held.insert(vq.tenant, until);
-        }
         tenant.withheld.push_back(&mut self.links, slot.0);
+        if !self.held.contains(vq.tenant) {
+            self.held.insert(vq.tenant, self.slice.saturating_add(slices));
+        }
     }
 
     /// What the policy wants, or when the first held tenant may go.
