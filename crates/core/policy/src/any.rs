@@ -46,19 +46,6 @@ impl<P: Into<OneOf>> From<P> for AnyPolicy {
     }
 }
 
-impl OneOf {
-    /// The name that a configuration uses.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Passthrough(_) => "passthrough",
-            Self::Lpns(_) => "lpns",
-            Self::Fair(_) => "fair",
-            Self::Arbitrated(policy) => policy.name(),
-            Self::Evenkeel(_) => "evenkeel",
-        }
-    }
-}
-
 /// Implements [`Policy`](crate::Policy) for an enum of policies: a match calls the variant's policy, without a virtual
 /// call. For crates that depend on `io_model`.
 #[macro_export]

@@ -264,14 +264,6 @@ impl Arbitrated {
         })
     }
 
-    /// The name that a configuration uses.
-    pub fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::Wrr => "wrr",
-            Kind::Drr => "drr",
-        }
-    }
-
     fn charge(&mut self, flow: u16, cost: u32) {
         let len_bytes = u64::from(cost) * REFERENCE_BYTES / u64::from(COST_UNIT);
         self.flows.turns.arbiter.charge(flow, len_bytes);

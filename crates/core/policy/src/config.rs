@@ -4,7 +4,7 @@ use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
     AnyPolicy, Arbitrated, ArbitratedConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme, Limited, Lpns, LpnsConfig,
-    OneOf, Passthrough, PolicyKind, arbitrated,
+    OneOf, Passthrough, PolicyWith, arbitrated,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -48,41 +48,11 @@ impl PollerShape {
     }
 }
 
-/// A policy and its settings.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PolicyConfig {
-    /// See [`PolicyKind::Passthrough`].
-    Passthrough,
-    /// See [`PolicyKind::Lpns`]. Its HWQ counts and depth are replaced by the poller's, its split holds.
-    Lpns(LpnsConfig),
-    /// See [`PolicyKind::Fair`].
-    Fair(FairConfig),
-    /// See [`PolicyKind::Wrr`].
-    Wrr(ArbitratedConfig),
-    /// See [`PolicyKind::Drr`].
-    Drr(ArbitratedConfig),
-    /// See [`PolicyKind::Evenkeel`].
-    Evenkeel(EvenkeelConfig),
-}
+/// A policy with all that it needs. The HWQ counts and the depth of `lpns` are replaced by the poller's, its split
+/// holds.
+pub type PolicyConfig = PolicyWith<LpnsConfig, FairConfig, ArbitratedConfig, EvenkeelConfig>;
 
 impl PolicyConfig {
-    /// Which policy.
-    pub fn kind(&self) -> PolicyKind {
-        match self {
-            Self::Passthrough => PolicyKind::Passthrough,
-            Self::Lpns(_) => PolicyKind::Lpns,
-            Self::Fair(_) => PolicyKind::Fair,
-            Self::Wrr(_) => PolicyKind::Wrr,
-            Self::Drr(_) => PolicyKind::Drr,
-            Self::Evenkeel(_) => PolicyKind::Evenkeel,
-        }
-    }
-
-    /// As files and tables name it.
-    pub fn name(&self) -> &'static str {
-        self.kind().name()
-    }
-
     /// The policy of one poller, with its tenants' limits.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //! | here | the contract: [`Policy`], [`Next`], [`TenantReport`] |
 //! | `terms` | [`Terms`]: a tenant's promises and limits; they may change while it runs |
 //! | `percentile` | [`Percentile`]: the fraction of commands that must meet a latency target |
-//! | `settings` | [`Settings`]: the policy that an operator chose; [`Settings::on`] a drive makes it a [`PolicyConfig`] |
+//! | `settings` | [`PolicyWith`] and [`Settings`], an operator's; [`Settings::on`] a drive makes it a [`PolicyConfig`] |
 //! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
 //! | `any` | [`AnyPolicy`]: a policy chosen at run time, within each tenant's limits |
 //! | `limits`, `limited` | a tenant's limits of commands and bytes per second, whatever the policy; [`Limited`] |
@@ -82,7 +82,7 @@ pub use limited::Limited;
 pub use lpns::{HwqSplit, Lending, Lpns, LpnsConfig, ThrottleState, rule as lpns_rule};
 pub use passthrough::Passthrough;
 pub use percentile::Percentile;
-pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
+pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, PolicyWith, Settings, Variant};
 pub use split::{DEMAND_FIGURES, Demand};
 pub use terms::{Class, Floor, Limits, TenantPriority, Terms};
 

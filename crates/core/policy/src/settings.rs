@@ -97,22 +97,45 @@ impl PolicyKind {
     }
 }
 
-/// A policy with what an operator may set of it.
+/// A policy with settings of its own: those of an operator ([`Settings`]), or all that it needs ([`PolicyConfig`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Settings {
+pub enum PolicyWith<L, F, A, E> {
     /// See [`PolicyKind::Passthrough`].
     Passthrough,
     /// See [`PolicyKind::Lpns`].
-    Lpns(LpnsSettings),
+    Lpns(L),
     /// See [`PolicyKind::Fair`].
-    Fair(FairSettings),
-    /// See [`PolicyKind::Wrr`]. `max_in_flight`: `None`, what keeps the drive busy.
-    Wrr(ArbitratedConfig<Option<u32>>),
-    /// See [`PolicyKind::Drr`]. `max_in_flight` as for `wrr`.
-    Drr(ArbitratedConfig<Option<u32>>),
-    /// See [`PolicyKind::Evenkeel`]. What it expects of the drive is the drive's.
-    Evenkeel,
+    Fair(F),
+    /// See [`PolicyKind::Wrr`].
+    Wrr(A),
+    /// See [`PolicyKind::Drr`].
+    Drr(A),
+    /// See [`PolicyKind::Evenkeel`].
+    Evenkeel(E),
 }
+
+impl<L, F, A, E> PolicyWith<L, F, A, E> {
+    /// Which policy.
+    pub fn kind(&self) -> PolicyKind {
+        match self {
+            Self::Passthrough => PolicyKind::Passthrough,
+            Self::Lpns(_) => PolicyKind::Lpns,
+            Self::Fair(_) => PolicyKind::Fair,
+            Self::Wrr(_) => PolicyKind::Wrr,
+            Self::Drr(_) => PolicyKind::Drr,
+            Self::Evenkeel(_) => PolicyKind::Evenkeel,
+        }
+    }
+
+    /// As files and tables name it.
+    pub fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+}
+
+/// A policy with what an operator may set of it. `max_in_flight` of `wrr` and `drr`: `None`, what keeps the drive busy.
+/// All that `evenkeel` expects of the drive is the drive's.
+pub type Settings = PolicyWith<LpnsSettings, FairSettings, ArbitratedConfig<Option<u32>>, ()>;
 
 /// What may be set of `lpns`; `None`: as the drive has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -156,25 +179,8 @@ impl Settings {
             PolicyKind::Fair => Self::Fair(FairSettings::default()),
             PolicyKind::Wrr => Self::Wrr(ArbitratedConfig::wrr().with_max_in_flight(None)),
             PolicyKind::Drr => Self::Drr(ArbitratedConfig::drr().with_max_in_flight(None)),
-            PolicyKind::Evenkeel => Self::Evenkeel,
+            PolicyKind::Evenkeel => Self::Evenkeel(()),
         }
-    }
-
-    /// Which policy.
-    pub fn kind(&self) -> PolicyKind {
-        match self {
-            Self::Passthrough => PolicyKind::Passthrough,
-            Self::Lpns(_) => PolicyKind::Lpns,
-            Self::Fair(_) => PolicyKind::Fair,
-            Self::Wrr(_) => PolicyKind::Wrr,
-            Self::Drr(_) => PolicyKind::Drr,
-            Self::Evenkeel => PolicyKind::Evenkeel,
-        }
-    }
-
-    /// As files and tables name it.
-    pub fn name(&self) -> &'static str {
-        self.kind().name()
     }
 
     /// The policy as it runs on a drive.
@@ -188,7 +194,7 @@ impl Settings {
             Self::Fair(settings) => PolicyConfig::Fair(settings.on(&drive.fair)),
             Self::Wrr(settings) => PolicyConfig::Wrr(arbitrated(settings)),
             Self::Drr(settings) => PolicyConfig::Drr(arbitrated(settings)),
-            Self::Evenkeel => PolicyConfig::Evenkeel(EvenkeelConfig::on(drive)),
+            Self::Evenkeel(()) => PolicyConfig::Evenkeel(EvenkeelConfig::on(drive)),
         }
     }
 }

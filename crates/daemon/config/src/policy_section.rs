@@ -90,7 +90,7 @@ pub fn read_parameters(
     profile: &Profile,
 ) -> Option<Settings> {
     Some(match Settings::with_defaults(kind) {
-        plain @ (Settings::Passthrough | Settings::Evenkeel) => plain,
+        plain @ (Settings::Passthrough | Settings::Evenkeel(())) => plain,
         Settings::Lpns(_) => Settings::Lpns(read_lpns(sink, section, profile)?),
         Settings::Fair(_) => Settings::Fair(read_fair(sink, section)?),
         Settings::Wrr(default) => Settings::Wrr(read_arbitrated(sink, section, WEIGHT_MAX_COMMANDS, default)?),

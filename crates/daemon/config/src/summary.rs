@@ -205,7 +205,7 @@ impl PolicySummary {
     fn new(policy: &Settings) -> Self {
         let named = Self { name: policy.name(), ..Self::default() };
         match policy {
-            Settings::Passthrough | Settings::Evenkeel => named,
+            Settings::Passthrough | Settings::Evenkeel(()) => named,
             Settings::Lpns(lpns) => Self {
                 rate_iops: lpns.rate_iops.map(|rate| rate.0),
                 min_latency_us: lpns.min_latency.map(Nanos::as_micros_f64),

@@ -55,7 +55,7 @@ fn both_front_ends() {
 fn model() {
     let config = example("model.toml");
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
-    assert_eq!(config.policy, Settings::Evenkeel);
+    assert_eq!(config.policy, Settings::Evenkeel(()));
     let device = DeviceIdentity { path: "model".into(), size_bytes: 2 << 30, ..Default::default() };
     let (layout, _) = config.plan_layout(&device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);
