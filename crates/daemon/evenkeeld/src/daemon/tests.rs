@@ -265,8 +265,8 @@ fn a_limit_that_changes_holds_from_then_on() {
     let mut run = |limits: Limits, commands: u32| {
         let rw_iops = if limits == lifted { "none".to_owned() } else { limits.rw_ios_per_sec.to_string() };
         let burst = (limits.burst > Nanos(0)).then(|| format!("{}ms", limits.burst.0 / 1_000_000));
-        rest.change("made", &DiskPatch::of(&DiskSpec { rw_iops: Some(rw_iops), burst, ..DiskSpec::default() }))
-            .unwrap();
+        let changed = DiskPatch::of(&DiskSpec { rw_iops: Some(rw_iops), burst, ..DiskSpec::default() });
+        rest.change("made", &changed.with_none_as_null()).unwrap();
         reader.read(16, |ended| ended >= 32);
         let from = locked(&seen).batch_at.len();
         reader.read(16, |ended| ended >= commands);
