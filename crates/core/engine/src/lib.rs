@@ -1,6 +1,6 @@
-//! Runs the daemon's pollers and policies in virtual time: the engine of the simulator and of every forecast.
+//! Runs the daemon's pollers and policies in virtual time: the engine of the simulator.
 //!
-//! [`run`] runs a [`Scenario`] and returns a [`Report`]. The same scenario and seed give the same report, to the last
+//! [`play`] plays a [`Scenario`] and returns a [`Report`]. The same scenario and seed give the same report, to the last
 //! bit. The pollers ([`poller::Poller::step`]) and the policies are the daemon's own. The drive is `ssd-model`, as
 //! behind the daemon's `model` back end. The engine adds the rest of the host: guests with vCPUs that do one thing at a
 //! time, the time that a poller spends per command, and event loops that sleep.
@@ -60,19 +60,10 @@ pub use scenario::{Change, ChangeKind, Fault, FaultKind, Scenario, ScenarioError
 
 use policy::{Policy, PollerShape};
 
-/// Plays a scenario under its policy.
-///
-/// # Errors
-/// A scenario that can't be played; nothing was.
-pub fn run<C: Contestant>(scenario: &Scenario<C>) -> Result<Report, ScenarioError> {
-    let mut build = |shape: &PollerShape| Ok(scenario.policy.build(shape)?);
-    play(scenario, &mut build, Laboratory::default())
-}
-
 /// Plays a scenario under a policy of the caller's, one value for each poller, with what only the laboratory has.
 ///
 /// # Errors
-/// As [`run`].
+/// A scenario that can't be played; nothing was.
 pub fn play<C: Contestant, P: Policy>(
     scenario: &Scenario<C>,
     build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,

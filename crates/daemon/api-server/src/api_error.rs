@@ -22,13 +22,9 @@ impl From<Problem> for Refused {
 
 impl From<DiskError> for Refused {
     fn from(error: DiskError) -> Self {
-        Self(problem(error))
+        let DiskError { reason, title, remedy, details } = error;
+        Self(Problem { status: status(reason).as_u16(), code: reason.code().to_owned(), title, remedy, details })
     }
-}
-
-/// An error as the API tells it.
-pub fn problem(DiskError { reason, title, remedy, details }: DiskError) -> Problem {
-    Problem { status: status(reason).as_u16(), code: reason.code().to_owned(), title, remedy, details }
 }
 
 fn status(reason: Reason) -> StatusCode {

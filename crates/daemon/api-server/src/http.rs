@@ -262,7 +262,7 @@ async fn ask<T: Send + 'static>(daemon: &Handle, command: impl FnOnce(Reply<T>) 
         // The client may have disconnected.
         let _ = answer.send(it);
     }))));
-    answered.await.map_err(|_| Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs")))
+    answered.await.map_err(|_| api::DiskError::ending().into())
 }
 
 /// Lists all disks.

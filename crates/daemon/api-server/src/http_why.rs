@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use api::{MAX_TRACE_S, Problem, TraceAsked, Why, WhyAsked};
+use api::{DiskError, MAX_TRACE_S, Problem, TraceAsked, Why, WhyAsked};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRef, Path, Query, State};
@@ -31,8 +31,8 @@ impl FromRef<Asked> for Traces {
     }
 }
 
-fn ending<T>(_: T) -> Problem {
-    Problem::new(503, "ending", "the daemon is ending", "try again once it runs")
+fn ending<T>(_: T) -> DiskError {
+    DiskError::ending()
 }
 
 /// Explains why a tenant was slow: what it got, what it usually gets, what caused the difference and what would have

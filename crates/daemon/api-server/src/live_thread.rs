@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
 use crate::response_cache::{self, Answers, FRESH};
-use api::{DiskError, Reason};
+use api::DiskError;
 use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::snapshot::DriveMarks;
@@ -74,7 +74,7 @@ impl LiveView {
 const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
 
 fn ending() -> Refused {
-    Refused::from(DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs"))
+    Refused::from(DiskError::ending())
 }
 
 /// What each tenant gets beside its promise, and which tenants harm others, over about the last second.

@@ -25,7 +25,7 @@ use observe::clock::Clock;
 use observe::cpu_waits::CpuWaits;
 use runtime::command::{DiskCommand, Handle};
 
-use api::{DiskError, Reason};
+use api::DiskError;
 use observe::totals::{Ledger, Served};
 use observe::verdicts::Verdicts;
 use runtime::{panics, threads};
@@ -92,7 +92,7 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let (answer, answered) = oneshot::channel();
     // If the thread is gone, nothing answers.
     let _ = metrics.requests.send(Request::Read(format, answer));
-    let ending = || Refused::from(DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs"));
+    let ending = || Refused::from(DiskError::ending());
     let text = answered.await.map_err(|_| ending())?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], response_cache::body(text)).into_response())
 }

@@ -51,9 +51,7 @@ impl StatsView {
         let (answer, answered) = oneshot::channel();
         // If nobody hears it, nobody answers.
         let _ = self.requests.send(request(answer));
-        answered
-            .await
-            .map_err(|_| DiskError::new(Reason::Ending, "the daemon is ending", "try again once it runs").into())
+        answered.await.map_err(|_| DiskError::ending().into())
     }
 }
 

@@ -90,6 +90,11 @@ impl DiskError {
         Self { reason, title: title.into(), remedy: remedy.into(), details: Vec::new() }
     }
 
+    /// Nobody answers any more.
+    pub fn ending() -> Self {
+        Self::new(Reason::Ending, "the daemon is ending", "try again once it runs")
+    }
+
     /// No disk has that name.
     pub fn no_such_disk(name: &str) -> Self {
         let remedy = "`evenkeel disk list` has their names";

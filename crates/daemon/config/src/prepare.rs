@@ -168,7 +168,7 @@ impl Prepared {
     pub fn commit(mut self) -> Result<(Config, LayoutFile, DeviceLock), ConfigErrors> {
         self.config.refuse_served_sockets()?;
         if let Some(path) = self.config.device.backend.path().filter(|_| self.host.to_create) {
-            self.config.act_at(path, || create(path, self.host.device.size_bytes)).map_err(|e| {
+            self.config.act_at(Some(path), || create(path, self.host.device.size_bytes)).map_err(|e| {
                 let what = format!("can't create {}: {e}", path.display());
                 ConfigErrors::one(self.config.file(), what, "check the directory and the room on its file system")
             })?;
@@ -177,7 +177,7 @@ impl Prepared {
         match &self.config.device.backend {
             // An image that this process may not write can't be served either. Opening it reports that.
             Backend::File { path, .. } => {
-                match self.config.act_at(path, || OpenOptions::new().write(true).open(path)) {
+                match self.config.act_at(Some(path), || OpenOptions::new().write(true).open(path)) {
                     Ok(image) => self.mark(&image),
                     Err(_) => self.save(),
                 }
@@ -185,7 +185,7 @@ impl Prepared {
             _ => {
                 // Before the layout, by which a drive without its mark would be another one.
                 let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
-                self.keep_mark(|path| self.config.act_at(path, || open(path)))?;
+                self.keep_mark(|path| self.config.act_at(Some(path), || open(path)))?;
                 self.save()
             }
         }
@@ -233,10 +233,8 @@ impl Prepared {
 
     fn save(&mut self) -> Result<(), LayoutError> {
         let layout = self.layout.clone();
-        match self.file.path().map(Path::to_owned) {
-            Some(path) => self.config.act_at(&path, || self.file.save(layout)),
-            None => self.file.save(layout),
-        }
+        let path = self.file.path().map(Path::to_owned);
+        self.config.act_at(path.as_deref(), || self.file.save(layout))
     }
 }
 
@@ -270,13 +268,6 @@ impl NewFiles {
         self.files.clear();
         self.directories.clear();
     }
-
-    fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
-        match &self.identity {
-            Some(identity) => identity.act_at(path, work),
-            None => work(),
-        }
-    }
 }
 
 impl Drop for NewFiles {
@@ -284,13 +275,16 @@ impl Drop for NewFiles {
         if self.files.is_empty() && self.directories.is_empty() {
             return;
         }
-        let locked = self.drive.as_ref().map(|drive| self.act_at(drive, || in_use::lock(drive)));
+        let identity = self.identity.as_ref();
+        let drive = self.drive.as_deref();
+        let locked = Identity::act_at(identity, drive, || drive.map(in_use::lock));
         if let Some(Err(_)) = locked {
             return;
         }
-        self.files.iter().for_each(|path| _ = self.act_at(path, || std::fs::remove_file(path)));
+        self.files.iter().for_each(|path| _ = Identity::act_at(identity, Some(path), || std::fs::remove_file(path)));
         // One with something in it stays.
-        self.directories.iter().for_each(|path| _ = self.act_at(path, || std::fs::remove_dir(path)));
+        let directories = self.directories.iter();
+        directories.for_each(|path| _ = Identity::act_at(identity, Some(path), || std::fs::remove_dir(path)));
     }
 }
 

@@ -103,10 +103,12 @@ impl OpenedDrive {
         }
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
         let path = config.device.backend.path().map(Path::to_owned);
-        let drive = acting_at(&config, path.as_deref(), || open(&config, &profile, size_bytes))?;
+        let drive = Identity::act_at(identity.as_ref(), path.as_deref(), || open(&config, &profile, size_bytes))?;
         let kept_at = layout.path().map(Path::to_owned);
         let block_bytes = drive.facts().block_bytes;
-        acting_at(&config, kept_at.as_deref(), || fit_blocks(&config, &mut layout, block_bytes, &new_tenants, sink))?;
+        Identity::act_at(identity.as_ref(), kept_at.as_deref(), || {
+            fit_blocks(&config, &mut layout, block_bytes, &new_tenants, sink)
+        })?;
         if let Some(identity) = &identity {
             // Before their directory is given away, too.
             let image = path.as_deref().filter(|_| is_new);
@@ -137,7 +139,7 @@ impl Opened {
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
-        let added = acting_at(config, Some(&config.state_dir.join("drives.toml")), || -> Result<_> {
+        let added = Identity::act_at(identity.as_ref(), Some(&config.added_file()), || -> Result<_> {
             let kept = AddedDrives::in_directory(&config.state_dir)?;
             let added = kept.not_declared(config.declared_text());
             if added != kept {
@@ -299,14 +301,6 @@ fn remove_former(config: &Config, tenant: &Tenant) {
             // If it can't be removed, it is in nobody's way.
             let _ = std::fs::remove_file(&former);
         }
-    }
-}
-
-/// Does something with the file at a path, if there is one, [as who may](Config::act_at).
-fn acting_at<T>(config: &Config, path: Option<&Path>, work: impl FnOnce() -> T) -> T {
-    match path {
-        Some(path) => config.act_at(path, work),
-        None => work(),
     }
 }
 

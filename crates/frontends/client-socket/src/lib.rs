@@ -36,7 +36,7 @@ mod session;
 mod waker;
 
 pub use connection::{Closed, Connection, Keeping, Protocol, Replies};
-pub use gate::{Door, Gate, Intake, Passed};
+pub use gate::{Door, Gate, HeldSockets, Intake, Passed};
 pub use keeping::{Held, Keeper, KeeperError};
 pub use listener::{Accepted, Access, BindError, Listener};
 pub use log::{About, Level, Log, Sink};

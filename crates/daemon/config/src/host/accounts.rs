@@ -45,22 +45,22 @@ impl Identity {
         done
     }
 
-    /// Does something with the file at `path`: as root where only root could have put links on the way, or else as this
-    /// user.
-    pub fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
-        if only_root_leads_to(path) { work() } else { self.act(work) }
+    /// Does something with the file at `path`, if there is one: as root where only root could have put links on the
+    /// way, or else as the user that the daemon will be, if it will be another one.
+    pub fn act_at<T>(identity: Option<&Self>, path: Option<&Path>, work: impl FnOnce() -> T) -> T {
+        match (identity, path) {
+            (Some(identity), Some(path)) if !only_root_leads_to(path) => identity.act(work),
+            _ => work(),
+        }
     }
 }
 
 impl Config {
-    /// Does something with the file at `path`, as the [identity](Config::identity) [does](Identity::act_at) that the
-    /// daemon takes.
-    pub fn act_at<T>(&self, path: &Path, work: impl FnOnce() -> T) -> T {
-        match self.identity() {
-            Ok(Some(identity)) => identity.act_at(path, work),
-            // What is wrong with it is told by those who take it.
-            Ok(None) | Err(_) => work(),
-        }
+    /// As [`Identity::act_at`], with the [identity](Config::identity) that the daemon takes.
+    pub(crate) fn act_at<T>(&self, path: Option<&Path>, work: impl FnOnce() -> T) -> T {
+        // What is wrong with it is told by those who take it.
+        let identity = self.identity().ok().flatten();
+        Identity::act_at(identity.as_ref(), path, work)
     }
 
     /// Finds the numbers of all users and groups of the file. Asks the host's name service, which may read any file

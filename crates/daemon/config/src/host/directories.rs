@@ -108,7 +108,7 @@ impl Config {
         made.map_err(|fault| self.fault("runtime_dir", fault))
     }
 
-    /// Gives a file of the daemon's to the account that it will have, unless that account [made](Config::act_at) it.
+    /// Gives a file of the daemon's to the account that it will have, unless that account [made](Identity::act_at) it.
     ///
     /// # Errors
     /// It is a link or not a file, or can't be given away.

@@ -122,13 +122,13 @@ impl Config {
     pub fn check_host(&self) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mut warnings = Sink::new(&self.text);
-        let uses = self.device.backend.path().map(|path| self.act_at(path, || in_use::uses(path))).unwrap_or_default();
+        let identity = self.identity()?;
+        let path = self.device.backend.path();
+        let uses = Identity::act_at(identity.as_ref(), path, || path.map(in_use::uses)).unwrap_or_default();
         self.tell_uses(&mut sink, &mut warnings, &uses);
-        let found = match &self.device.backend {
-            Backend::File { path, create } => self.act_at(path, || self.check_file(&mut sink, path, *create)),
-            Backend::Block { path, nvme_commands } => {
-                self.act_at(path, || self.check_block(&mut sink, path, *nvme_commands, &uses))
-            }
+        let found = Identity::act_at(identity.as_ref(), path, || match &self.device.backend {
+            Backend::File { path, create } => self.check_file(&mut sink, path, *create),
+            Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
             Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
@@ -138,13 +138,13 @@ impl Config {
                 content: None,
                 block_bytes: None,
             }),
-        };
+        });
         if let Some(found) = &found {
             self.warn_thin(&mut warnings, found);
             self.warn_short(&mut warnings, found);
         }
         let found = found.and_then(|found| self.usable(&mut sink, found));
-        let owners = owners(self.identity()?.as_ref());
+        let owners = owners(identity.as_ref());
         directory(&mut sink, "runtime_dir", &self.runtime_dir, &owners, self.marks.runtime_dir.as_ref());
         if matches!(self.device.backend, Backend::Block { .. } | Backend::Nvme { .. }) {
             directory(&mut sink, "state_dir", &self.state_dir, &owners, self.marks.state_dir.as_ref());
@@ -234,10 +234,8 @@ impl Config {
 
     /// The layout of a drive, as far as there is one.
     pub(crate) fn open_layout(&self, device: &DeviceIdentity) -> Result<LayoutFile, LayoutError> {
-        match self.layout_path(device) {
-            Some(path) => self.act_at(&path.clone(), || LayoutFile::open(Some(path))),
-            None => LayoutFile::open(None),
-        }
+        let path = self.layout_path(device);
+        self.act_at(path.as_deref(), || LayoutFile::open(path.clone()))
     }
 
     /// What an image or a block device holds, unless that [does not matter](Config::is_known).
@@ -259,7 +257,7 @@ impl Config {
     pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
         let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { locked: None }) };
         let mut sink = Sink::new(&self.text);
-        let locked = self.act_at(path, || self.try_lock(&mut sink, path));
+        let locked = self.act_at(Some(path), || self.try_lock(&mut sink, path));
         sink.finish()?;
         Ok(DeviceLock { locked })
     }

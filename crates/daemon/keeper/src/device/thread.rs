@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client_socket::keeping::wire::{Gone, MAX_PACKET_BYTES, Said, Told};
-use client_socket::{Door, Intake, Passed, Received, has_hung_up, receive, send, send_now};
+use client_socket::{Door, HeldSockets, Intake, Passed, Received, has_hung_up, receive, send, send_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, SocketFlags, accept_with, shutdown, sockopt};
@@ -187,7 +187,7 @@ impl Thread {
                 self.intake = Intake::new(Some(self.door.clone()));
                 self.door.dispose(socket);
             }
-            self.close(fds);
+            HeldSockets::let_go(fds, Some(&self.door));
             slot = self.shared.lock();
             slot.is_closing = false;
             self.shared.changed.notify_all();
@@ -200,13 +200,6 @@ impl Thread {
             }
             slot = self.shared.wait(slot);
         }
-    }
-
-    /// Closes descriptors. A socket may have others in it, which may wait for anybody.
-    fn close(&self, fds: Vec<OwnedFd>) {
-        let (sockets, rest): (Vec<_>, Vec<_>) = fds.into_iter().partition(|fd| sockopt::socket_type(fd).is_ok());
-        sockets.into_iter().for_each(|socket| self.door.dispose(socket));
-        drop(rest);
     }
 
     /// Lets go of everything.
@@ -222,7 +215,7 @@ impl Thread {
             self.intake = Intake::new(None);
             self.door.dispose(socket);
         }
-        self.close(discarded.fds);
+        HeldSockets::let_go(discarded.fds, Some(&self.door));
         let leftovers = std::mem::take(&mut self.shared.lock().leftovers);
         drop((state, leftovers));
     }
