@@ -164,9 +164,10 @@ impl Draft {
 }
 
 impl TenantDraft {
-    fn finish(self) -> Option<Tenant> {
+    pub fn finish(self) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
+        let has_memory = self.memory.is_written;
         let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
         let marks = TenantMarks {
@@ -175,6 +176,7 @@ impl TenantDraft {
             offset,
             target: self.terms.target_mark.clone(),
             lba_size: self.lba_size.1,
+            has_memory,
             frontend: marks,
         };
         Some(Tenant {
@@ -468,7 +470,12 @@ fn read_tenants(
     sections.into_iter().filter(wanted).map(|section| read_tenant(sink, section, rules, all)).collect()
 }
 
-fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantRules, tenants: usize) -> TenantDraft {
+pub(crate) fn read_tenant(
+    sink: &mut Sink<'_>,
+    mut section: Section<'_, '_>,
+    rules: TenantRules,
+    tenants: usize,
+) -> TenantDraft {
     let span = section.span.clone().unwrap_or_default();
     let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
     if let Some(name) = &name {

@@ -213,6 +213,8 @@ pub(crate) struct TenantMarks {
     pub offset: Option<Range<usize>>,
     pub target: Option<Range<usize>>,
     pub lba_size: Option<Range<usize>>,
+    /// Whether `max_memory` and `max_maps` are written.
+    pub has_memory: [bool; 2],
     pub frontend: FrontendMarks,
 }
 
@@ -248,17 +250,6 @@ impl Config {
         check::check(Text { file: self.text.file.clone(), text }, self.view.placed())
     }
 
-    /// As [`with_disks`](Self::with_disks), for a process that can't look users and groups up any more: they are
-    /// those of this configuration.
-    ///
-    /// # Errors
-    /// As there; and each user or group that nobody has yet.
-    pub fn changed_to<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
-        let mut changed = self.with_disks(disks)?;
-        changed.take_accounts_of(self)?;
-        Ok(changed)
-    }
-
     /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.
     pub fn declared_text(&self) -> &str {
         &self.text.text[..self.view.declared_bytes]
@@ -277,7 +268,7 @@ impl Config {
     pub fn promise_problem(&self, tenant: usize, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let marks = self.tenants.get(tenant).map(|tenant| &tenant.marks);
         let mark = marks.map(|marks| marks.target.as_ref().unwrap_or(&marks.name));
-        let place = mark.map(|mark| self.text.place(mark));
+        let place = mark.and_then(|mark| self.text.find(mark));
         Problem { place, what: what.into(), remedy: remedy.into() }
     }
 

@@ -24,6 +24,7 @@
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `namespace` | disks that are namespaces of tenants' controllers |
 //! | `blocks` | disks' block sizes beside their drive's |
+//! | `changed` | a configuration with some disks changed |
 //! | `demand` | a tenant's expected load, to check promises beforehand |
 //! | `host`, [`in_use`] | checks of the host; what else uses a drive |
 //! | `same_drive` | one drive that is found twice |
@@ -40,6 +41,7 @@ mod access;
 mod added;
 mod assigned;
 mod blocks;
+mod changed;
 mod check;
 mod config;
 mod demand;

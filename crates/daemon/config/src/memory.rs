@@ -37,6 +37,8 @@ impl MemoryLimits {
 pub(crate) struct MemoryDraft {
     pub max_memory: Option<Size>,
     pub max_maps: Option<u32>,
+    /// Whether each of the two is written.
+    pub is_written: [bool; 2],
 }
 
 pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenants: usize) -> MemoryDraft {
@@ -49,7 +51,11 @@ pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenant
         let remedy = format!("write at least the memory of the tenant's guest, and no less than \"{least}\"");
         sink.at(&value.span(), format!("max_memory is {}", found.unwrap_or_default()), remedy);
     }
-    MemoryDraft { max_memory: found, max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)) }
+    MemoryDraft {
+        max_memory: found,
+        max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)),
+        is_written: ["max_memory", "max_maps"].map(|key| section.has(key)),
+    }
 }
 
 impl MemoryDraft {

@@ -105,7 +105,7 @@ impl Missing {
             self.why()
         );
         let place = self.config.marks.device.as_ref().filter(|_| !self.config.is_added());
-        let place = place.map(|mark| self.config.text.place(mark));
+        let place = place.and_then(|mark| self.config.text.find(mark));
         let remedies: BTreeSet<&str> = self.errors.problems.iter().map(|problem| problem.remedy.as_str()).collect();
         let remedy = remedies.into_iter().collect::<Vec<_>>().join("; ");
         Problem { place, what, remedy: format!("{remedy}; then start the daemon again") }

@@ -12,7 +12,7 @@ use crate::TENANTS_MAX;
 use crate::blocks::LBA_BYTES;
 use crate::check::{Draft, lba_size, name};
 use crate::nearest::nearest;
-use crate::problem::Sink;
+use crate::problem::{OUTSIDE, Sink};
 use crate::section::{DAEMON, Items, NAMESPACE, Section, Wrong, boolean, integer, or, size, text};
 
 /// Identifiers that namespaces can have beside a tenant's own disk, which is 1.
@@ -90,6 +90,25 @@ impl NamespaceDraft {
         })
     }
 
+    /// A namespace that was read before.
+    pub fn of(namespace: &Namespace) -> Self {
+        let tenants = |read_only| {
+            let its = namespace.attachments.iter().filter(move |it| it.read_only == read_only);
+            Some(its.map(|it| Spanned::new(OUTSIDE, it.tenant.clone())).collect())
+        };
+        Self {
+            name: Some(Spanned::new(namespace.marks.name.clone(), namespace.name.clone())),
+            size: Some(Spanned::new(namespace.marks.size.clone(), namespace.size)),
+            nsid: Some(Spanned::new(OUTSIDE, namespace.nsid)),
+            tenants: tenants(false),
+            read_only: tenants(true),
+            shared: Some(namespace.shared),
+            lba_bytes: Some(namespace.lba_bytes),
+            lba_size_mark: namespace.marks.lba_size.clone(),
+            tenants_mark: None,
+        }
+    }
+
     /// All that it is attached to.
     fn tenants(&self) -> impl Iterator<Item = &Spanned<String>> {
         self.tenants.iter().chain(&self.read_only).flatten()
@@ -98,6 +117,12 @@ impl NamespaceDraft {
     fn title(&self) -> String {
         self.name.as_ref().map_or("a namespace without a name".into(), |name| format!("namespace {:?}", name.get_ref()))
     }
+}
+
+/// A namespace that stands in no file.
+pub(crate) fn outside(namespace: Namespace) -> Namespace {
+    let lba_size = namespace.marks.lba_size.map(|_| OUTSIDE);
+    Namespace { marks: NamespaceMarks { name: OUTSIDE, size: OUTSIDE, lba_size }, ..namespace }
 }
 
 /// Every namespace's section.

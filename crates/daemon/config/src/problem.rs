@@ -85,6 +85,9 @@ impl Problem {
     }
 }
 
+/// The mark of what stands in no file, such as a disk that the API created.
+pub(crate) const OUTSIDE: Range<usize> = usize::MAX..usize::MAX;
+
 /// A file's text, to turn byte spans into places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
@@ -95,6 +98,11 @@ pub struct Text {
 }
 
 impl Text {
+    /// As [`place`](Self::place); `None` for a span outside of the text.
+    pub fn find(&self, span: &Range<usize>) -> Option<Place> {
+        (span.start <= self.text.len()).then(|| self.place(span))
+    }
+
     /// The line and column of a span of bytes.
     pub fn place(&self, span: &Range<usize>) -> Place {
         let start = floor_char_boundary(&self.text, span.start);
@@ -157,8 +165,8 @@ impl<'t> Sink<'t> {
             self.untold += 1;
             return;
         }
-        let place = self.text.place(span);
-        self.found.push((span.start, Problem { place: Some(place), what: what.into(), remedy: remedy.into() }));
+        let place = self.text.find(span);
+        self.found.push((span.start, Problem { place, what: what.into(), remedy: remedy.into() }));
     }
 
     /// A problem with the file as a whole.

@@ -25,13 +25,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     let named = tenants.chain(namespaces).filter_map(|(kind, name)| Some((kind, name.as_ref()?)));
     names(sink, named.map(|(kind, name)| (kind, name.get_ref().as_str(), name.span())));
     check_each(sink, draft);
-    room(sink, draft);
-    overlaps(sink, &draft.tenants);
-    memory::check_sums(sink, draft);
-    namespace::check(sink, draft);
-    let plan = pollers(draft).unwrap_or_default();
-    let few = poller_total(sink, &plan);
-    queues(sink, draft, &plan);
+    let (plan, few) = check_together(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
     together(&mut warnings, draft);
@@ -43,6 +37,19 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
         modes(&mut warnings, draft, &plan);
     }
     warnings.into_problems()
+}
+
+/// The rules between disks that have names of their own. Gives the pollers, and whether they are few enough to look at
+/// each beside each.
+pub(crate) fn check_together(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<Poller>, bool) {
+    room(sink, draft);
+    overlaps(sink, &draft.tenants);
+    memory::check_sums(sink, draft);
+    namespace::check(sink, draft);
+    let plan = pollers(draft).unwrap_or_default();
+    let few = poller_total(sink, &plan);
+    queues(sink, draft, &plan);
+    (plan, few)
 }
 
 /// The rules for each tenant by itself.

@@ -287,8 +287,7 @@ impl ServedDrive {
     /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together, its promise
     /// can be kept, and nobody's is broken by it.
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), DiskError> {
-        let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
-        let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
+        let config = self.config.changed_by(&[settings], None).map_err(|errors| invalid(&errors))?;
         self.refuse_smaller_blocks(&config)?;
         let admission = Admission::of_change(&config, &self.profile, &self.config);
         admission.refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
@@ -423,9 +422,8 @@ impl ServedDrive {
             }
         }
         let detached = self.detached_settings(|tenant| tenant != name);
-        let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
-        let others = self.made_disks().filter(|(of, _)| *of != name).map(now);
-        let config = self.config.changed_to(others).map_err(|errors| invalid(&errors))?;
+        let detached: Vec<&str> = detached.iter().map(|(_, section)| section.as_str()).collect();
+        let config = self.config.changed_by(&detached, Some(name)).map_err(|errors| invalid(&errors))?;
         let method = match wipe {
             Wipe::Zeros => WipeMethod::Zeros,
             Wipe::ThreePasses => WipeMethod::ThreePasses,

@@ -4,6 +4,7 @@
 //! it is applied. It does not affect promises: commands to a namespace are its tenant's, and the tenant's promise and
 //! limits stay.
 
+use std::collections::HashMap;
 use std::iter;
 
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, EventKind};
@@ -78,10 +79,10 @@ impl ServedDrive {
 
     /// Refuses new disks that are to have smaller blocks than the drive.
     pub(crate) fn refuse_smaller_blocks(&self, config: &Config) -> Result<(), DiskError> {
-        let layout = self.layout.layout();
-        let placed = |name: &str| Some(layout?.find(name)?.lba_bytes);
+        let placements = self.layout.layout().into_iter().flat_map(layout::Layout::placements);
+        let placed: HashMap<&str, u32> = placements.map(|it| (it.name.as_str(), it.lba_bytes)).collect();
         let block_bytes = self.pollers.drive_facts().block_bytes;
-        config.refuse_smaller_blocks(block_bytes, &placed).map_err(|errors| invalid(&errors))
+        config.refuse_smaller_blocks(block_bytes, &|name| placed.get(name).copied()).map_err(|errors| invalid(&errors))
     }
 
     /// Gives a namespace its range of the drive, durably, and takes it on.
@@ -323,8 +324,7 @@ impl ServedDrive {
     /// The configuration with a namespace as its section says, if it holds together.
     fn config_with_namespace(&self, section: &api::Namespace) -> Result<Config, DiskError> {
         let settings = section.to_section().map_err(not_writable)?;
-        let others = self.made_disks().filter(|(of, _)| *of != section.name).map(|(_, settings)| settings);
-        self.config.changed_to(others.chain([settings.as_str()])).map_err(|errors| invalid(&errors))
+        self.config.changed_by(&[&settings], None).map_err(|errors| invalid(&errors))
     }
 
     /// The tenant that is to have a namespace.

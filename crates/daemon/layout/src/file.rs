@@ -140,6 +140,8 @@ impl std::error::Error for LayoutError {
 pub struct LayoutFile {
     path: Option<PathBuf>,
     layout: Option<Layout>,
+    /// The file's text, as it was read or written last.
+    text: String,
 }
 
 impl LayoutFile {
@@ -159,8 +161,9 @@ impl LayoutFile {
     /// # Errors
     /// [`LayoutError::Damaged`] or [`LayoutError::Io`].
     pub fn open(path: Option<PathBuf>) -> Result<Self, LayoutError> {
-        let layout = path.as_deref().map(read).transpose()?.flatten();
-        Ok(Self { path, layout })
+        let text = path.as_deref().map(read).transpose()?.flatten();
+        let layout = path.as_deref().zip(text.as_deref()).map(|(path, text)| parse(path, text)).transpose()?;
+        Ok(Self { path, layout, text: text.unwrap_or_default() })
     }
 
     /// What was recorded.
@@ -186,12 +189,17 @@ impl LayoutFile {
     pub fn save(&mut self, layout: Layout) -> Result<(), LayoutError> {
         if let Some(path) = &self.path {
             // Read again: an operator may have changed it since, and it must not be lost.
-            let on_disk = read(path)?;
-            if let Some(who) = on_disk.as_ref().and_then(|old| old.first_lost(&layout)) {
+            let text = read(path)?;
+            let changed = match &text {
+                Some(text) if *text != self.text => Some(parse(path, text)?),
+                _ => None,
+            };
+            let on_disk = changed.as_ref().or(self.layout.as_ref()).filter(|_| text.is_some());
+            if let Some(who) = on_disk.and_then(|old| old.first_lost(&layout)) {
                 return Err(LayoutError::WouldLose { path: path.clone(), who });
             }
-            if on_disk.as_ref() == Some(&layout) {
-                self.layout = Some(layout);
+            if on_disk == Some(&layout) {
+                (self.layout, self.text) = (Some(layout), text.unwrap_or_default());
                 return Ok(());
             }
         }
@@ -206,6 +214,7 @@ impl LayoutFile {
             crash::pass("before-write");
             replace_file(path, &text).map_err(|e| io_error(path, "write", e))?;
             crash::pass("recorded");
+            self.text = text;
         }
         self.layout = Some(layout);
         Ok(())
@@ -347,7 +356,8 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> LayoutError
     LayoutError::Io { path: path.to_owned(), action, source }
 }
 
-fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
+/// The file's text; `None`: it is not there.
+fn read(path: &Path) -> Result<Option<String>, LayoutError> {
     // Opening a pipe without this flag would wait for a writer.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = match opened {
@@ -362,18 +372,22 @@ fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
     if bytes.len() as u64 > FILE_MAX_BYTES {
         return Err(damaged("it is far too large".into()));
     }
-    let text = String::from_utf8(bytes).map_err(|_| damaged("it is not a text in UTF-8".into()))?;
+    String::from_utf8(bytes).map(Some).map_err(|_| damaged("it is not a text in UTF-8".into()))
+}
+
+fn parse(path: &Path, text: &str) -> Result<Layout, LayoutError> {
+    let damaged = |what: String| LayoutError::Damaged { path: path.to_owned(), what };
     if text.trim_end().lines().last() != Some(END) {
         // A file that lost its tail may still be good TOML, with fewer tenants.
         return Err(damaged(format!("its last line is not {END:?}: it was cut short")));
     }
-    let layout: Layout = toml::from_str(&text).map_err(|e| {
+    let layout: Layout = toml::from_str(text).map_err(|e| {
         let line =
             e.span().map_or(1, |span| text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1));
         damaged(format!("line {line}: {}", e.message()))
     })?;
     layout.validate().map_err(damaged)?;
-    Ok(Some(layout))
+    Ok(layout)
 }
 
 fn render(layout: &Layout) -> Result<String, toml::ser::Error> {

@@ -49,6 +49,9 @@ pub(crate) fn loosened(tenants: &[planner::Tenant], stands: &[bool]) -> Vec<plan
 
 /// Whether a tenant has been promised by that name all that it is promised now.
 pub(crate) fn was_promised(before: &Config, tenant: &Tenant) -> bool {
+    if !tenant.is_promised() {
+        return true;
+    }
     let had = before.tenants.iter().find(|had| had.name == tenant.name);
     had.is_some_and(|had| !had.overcommit && asks_no_more(&had.terms, &tenant.terms))
 }

@@ -85,7 +85,7 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
     let mut tenants = each.clone().flat_map(|config| config.tenants.iter().map(move |tenant| (config, tenant)));
     let first = tenants.find(|(_, tenant)| polling > cpus && tenant.frontend.mode() == Mode::Polling);
     let place =
-        first.and_then(|(config, tenant)| tenant.marks.frontend.mode.as_ref().map(|mark| config.text.place(mark)));
+        first.and_then(|(config, tenant)| tenant.marks.frontend.mode.as_ref().and_then(|mark| config.text.find(mark)));
     Some(Problem { place, what, remedy: remedy.to_owned() })
 }
 
