@@ -4,7 +4,9 @@
 use api::{Action, Key, Step};
 use config::{AddedDrives, Sections};
 
-use crate::error_texts::{broken, not_durable};
+use state::errors::broken;
+
+use crate::error_texts::disk_error;
 use crate::owner::Owner;
 use api::DiskError;
 
@@ -25,7 +27,7 @@ impl Owner {
         let step = |tenant, keys| Step { action: Action::Declare, tenant, size_bytes: None, keys };
         let mut steps = Vec::new();
         for name in next.names().filter(|name| now.find(name).is_none()).collect::<Vec<_>>() {
-            if let Some(settings) = self.drives.values().find_map(|drive| drive.settings_of(name)) {
+            if let Some(settings) = self.drives.values().find_map(|drive| drive.state.section_of(name)) {
                 now.extend(settings);
                 steps.push(step(Some(name.to_owned()), Vec::new()));
             }
@@ -34,7 +36,7 @@ impl Owner {
         let names: Vec<&str> = self
             .drives
             .values()
-            .map(|drive| drive.config.device.name.as_str())
+            .map(|drive| drive.config().device.name.as_str())
             .filter(|name| self.added.has(name) && !added.has(name))
             .collect();
         let drives = added.names().iter().fold(self.added.clone(), |rest, stays| rest.without(stays));
@@ -54,8 +56,8 @@ impl Owner {
             let (old, new) = (old.contains_key("drive"), new.contains_key("drive"));
             let Some(drive) = self.drives.values().find(|drive| drive.has_disk(&name)) else { continue };
             match (old, new) {
-                (false, true) => now.set_drive(&name, &drive.config.device.name),
-                (true, false) => next.set_drive(&name, &drive.config.device.name),
+                (false, true) => now.set_drive(&name, &drive.config().device.name),
+                (true, false) => next.set_drive(&name, &drive.config().device.name),
                 _ => {}
             }
         }
@@ -74,8 +76,8 @@ impl Owner {
             return Ok(());
         };
         let drive = self.find_drive(name).ok_or_else(broken)?;
-        let settings = drive.settings_of(name).map(str::to_owned).ok_or_else(broken)?;
-        drive.layout.declare(name).map_err(|error| not_durable(&error))?;
+        let settings = drive.state.section_of(name).map(str::to_owned).ok_or_else(broken)?;
+        drive.apply(state::Command::Declare(name.to_owned())).map_err(disk_error)?;
         done.extend(&settings);
         Ok(())
     }

@@ -7,18 +7,18 @@ use api::{
     Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Drive, DriveRemoval, Dropped, EventKind, Exported, Key,
     Wipe,
 };
-use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
+use config::{Config, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
-use io_model::units::Size;
 use layout::{Placement, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
+use state::errors::{being_deleted, broken, invalid, name_taken, no_such_tenant, not_writable};
+use state::{Command, Proposal};
+
 use crate::error_texts::{
-    being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
-    no_room_to_grow, no_shrinking, no_such_drive, no_such_tenant, not_added, not_changeable, not_durable, not_writable,
-    otherwise, promise_not_kept, unjudged,
+    disk_error, disk_missing, drive_missing, grows_later, no_such_drive, promise_not_kept, unjudged,
 };
 use crate::file_apply::{keys, of_front_end};
 use crate::owner::Owner;
@@ -90,7 +90,7 @@ impl Owner {
     fn refuse_elsewhere(&self, namespace: &str, tenant: &str) -> Result<(), DiskError> {
         let drive_of = |name: &str| {
             let found = self.drives.values().find(|drive| drive.find_disk(name).is_some());
-            found.map(|drive| drive.config.device.name.as_str())
+            found.map(|drive| drive.config().device.name.as_str())
         };
         match (drive_of(namespace), drive_of(tenant)) {
             (Some(here), Some(there)) if here != there => {
@@ -115,17 +115,17 @@ impl Owner {
     /// What is served, as a configuration file. Every tenant names its drive, where there are several.
     fn export(&self) -> Result<Exported, DiskError> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
-        let mut sections = Sections::of(&first.config).map_err(|errors| invalid(&errors))?;
+        let mut sections = Sections::of(first.config()).map_err(|errors| invalid(&errors))?;
         sections.extend_drives(self.added.sections());
         for drive in self.drives.values() {
-            drive.made_disks().for_each(|(_, settings)| sections.extend(settings));
+            drive.state.made_disks().for_each(|(_, settings)| sections.extend(settings));
         }
         for missing in &self.absent.drives {
             missing.made().for_each(|(_, settings)| sections.extend(settings));
         }
         if self.drives.len() + self.absent.drives.len() > 1 {
             for drive in self.drives.values() {
-                drive.config.disks().for_each(|(name, ..)| sections.set_drive(name, &drive.config.device.name));
+                drive.config().disks().for_each(|(name, ..)| sections.set_drive(name, &drive.config().device.name));
             }
             for missing in &self.absent.drives {
                 missing.disks().into_iter().for_each(|name| sections.set_drive(name, missing.name()));
@@ -143,18 +143,10 @@ impl Owner {
             let title = "an nsid is a namespace's, and no tenant is said to attach it to";
             return Err(DiskError::new(Reason::Invalid, title, "say whom to attach it to, or leave the nsid out"));
         }
-        let settings = disk.to_section().map_err(not_writable)?;
+        let section = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
-            let Some(id) = drive.find_disk(&disk.name) else { return Err(name_reserved(&disk.name)) };
-            if drive.is_being_deleted(id) {
-                return Err(being_deleted(&disk.name));
-            }
-            let described = drive.describe_disk(id).ok_or_else(broken)?;
-            let Some(made) = drive.settings_of(&disk.name) else { return Err(declared(&disk.name, &drive.config)) };
-            let on = &drive.config.device.name;
-            let is_other = |it: &KeyChange| it.key != "drive" || it.new.as_ref().is_some_and(|new| new != on);
-            let others: Vec<_> = config::made_changes(made, &settings).into_iter().filter(is_other).collect();
-            return if others.is_empty() { Ok((described, false)) } else { Err(otherwise(&disk.name, &others)) };
+            let id = drive.state.same_disk(&disk.name, &section)?;
+            return Ok((drive.describe_disk(id).ok_or_else(broken)?, false));
         }
         self.refuse_absent_name(&disk.name)?;
         if let Some(missing) = disk.drive.as_deref().and_then(|name| self.absent.drive(name)) {
@@ -164,9 +156,9 @@ impl Owner {
             let title = format!("there are {TENANTS_MAX} disks already, the most that one daemon serves");
             return Err(DiskError::new(Reason::TooMany, title, "delete one, or start another daemon"));
         }
-        let (id, config, tenant) = self.choose_drive(disk, &settings)?;
+        let (id, proposal) = self.choose_drive(disk, &section)?;
         let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
-        Ok((drive.create_disk(config, tenant, &settings)?, true))
+        Ok((drive.create_disk(proposal)?, true))
     }
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
@@ -195,26 +187,29 @@ impl Owner {
         self.absent.why(name).map_or_else(|| DiskError::no_such_disk(name), |why| disk_missing(name, &why))
     }
 
-    /// The drive that a new disk goes to, and its configuration with the disk.
-    fn choose_drive(&self, disk: &DiskSpec, settings: &str) -> Result<(DriveId, Config, Tenant), DiskError> {
-        let is_wanted = |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config.device.name);
+    /// The drive that a new disk goes to, and what comes of the disk there.
+    fn choose_drive(&self, disk: &DiskSpec, section: &str) -> Result<(DriveId, Proposal), DiskError> {
+        let is_wanted =
+            |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config().device.name);
         let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
-        let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
+        let mut best: Option<(Preference, DriveId, Proposal)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            let fits = drive.refuse_too_large(&disk.name, &disk.size);
-            let with_it = fits.and_then(|()| drive.config_with(&disk.name, settings));
-            let judged = with_it.and_then(|(config, tenant)| {
-                let others = wanted.iter().map(|(_, drive)| &drive.config);
-                refuse_unjudged(&tenant, &config, others).map_err(unjudged)?;
-                Ok((Preference::of(&config, drive.left_with(&tenant)?), config, tenant))
+            let fits = drive.state.refuse_too_large(&disk.name, &disk.size);
+            let with_it = fits.and_then(|()| drive.judge(drive.state.propose(&disk.name, section.to_owned())?));
+            let judged = with_it.and_then(|proposal| {
+                let others = wanted.iter().map(|(_, drive)| drive.config());
+                refuse_unjudged(&proposal.tenant, &proposal.config, others).map_err(unjudged)?;
+                let placed = drive.state.placed(&(&proposal.tenant).into())?;
+                let free_bytes = placed.map_or(0, |layout| layout.free_bytes());
+                Ok((Preference::of(&proposal.config, free_bytes), proposal))
             });
             match judged {
-                Ok((found, config, tenant)) if best.as_ref().is_none_or(|best| found < best.0) => {
-                    best = Some((found, **id, config, tenant));
+                Ok((found, proposal)) if best.as_ref().is_none_or(|best| found < best.0) => {
+                    best = Some((found, **id, proposal));
                 }
                 Ok(_) => {}
-                Err(problem) => refused.push((drive.config.device.name.clone(), problem)),
+                Err(problem) => refused.push((drive.config().device.name.clone(), problem)),
             }
         }
         // What is wrong with the disk itself is wrong everywhere, also where there is no room.
@@ -227,7 +222,7 @@ impl Owner {
             return Err(refused.swap_remove(at).1);
         }
         match (best, refused.pop(), wanted.len()) {
-            (Some((_, id, config, tenant)), ..) => Ok((id, config, tenant)),
+            (Some((_, id, proposal)), ..) => Ok((id, proposal)),
             (None, Some((_, problem)), 1) => Err(problem),
             (None, Some((name, problem)), _) => {
                 let others = refused.iter().map(|(name, problem)| format!("{name}: {}", problem.title));
@@ -241,83 +236,29 @@ impl Owner {
 }
 
 impl ServedDrive {
-    /// The disks that the API made, each with its section.
-    pub(crate) fn made_disks(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.layout.layout().into_iter().flat_map(|layout| layout.settings())
-    }
-
     /// Whether there is a disk of that name, served or not.
     pub(crate) fn has_disk(&self, name: &str) -> bool {
-        self.find_disk(name).is_some() || self.layout.layout().is_some_and(|layout| layout.find(name).is_some())
+        self.state.has_disk(name)
     }
 
-    /// Sections of namespaces that the API made and that are attached to tenants which are not `is_there`, without
-    /// those.
-    pub(crate) fn detached_settings(&self, is_there: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-        self.made_disks()
-            .filter_map(|(of, section)| Some((of.to_owned(), config::detached(section, &is_there)?)))
-            .collect()
+    /// Refuses a tenant whose promise can't be kept, and one that breaks another's.
+    fn judge(&self, proposal: Proposal) -> Result<Proposal, DiskError> {
+        let admission = Admission::of_change(&proposal.config, &self.profile, self.config());
+        admission.refuse(&proposal.config).map_err(|errors| promise_not_kept(&errors))?;
+        self.pollers.check_cpus(&proposal.tenant)?;
+        Ok(proposal)
     }
 
-    /// The section that a disk was made with.
-    pub(crate) fn settings_of(&self, name: &str) -> Option<&str> {
-        self.made_disks().find(|(of, _)| *of == name).map(|(_, settings)| settings)
-    }
-
-    /// Whether there is room for a disk to come or to grow. What is wrong with the size itself is told with the rest.
-    pub(crate) fn refuse_too_large(&self, name: &str, size: &str) -> Result<(), DiskError> {
-        let (Some(layout), Ok(size)) = (self.layout.layout(), size.parse::<Size>()) else { return Ok(()) };
-        let free = Size(layout.free_bytes());
-        let has_bytes = layout.find(name).map_or(0, Placement::size_bytes);
-        if size.0.saturating_sub(has_bytes) <= free.0 {
-            return Ok(());
-        }
-        if has_bytes > 0 {
-            return Err(no_room_to_grow(name, has_bytes, free.0));
-        }
-        let wiping: u64 = layout.wiping().iter().map(|range| range.size_bytes).sum();
-        let title = format!("no room for {name:?} of {size}: drive {:?} has {free} free", self.config.device.name);
-        let mut remedy = "make it smaller, or delete what nobody needs".to_owned();
-        if wiping > 0 {
-            remedy += &format!(", or wait until {} of deleted disks are wiped", Size(wiping));
-        }
-        Err(DiskError::new(Reason::NoRoom, title, remedy))
-    }
-
-    /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together, its promise
-    /// can be kept, and nobody's is broken by it.
-    fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), DiskError> {
-        let config = self.config.changed_by(&[settings], None).map_err(|errors| invalid(&errors))?;
-        self.refuse_smaller_blocks(&config)?;
-        let admission = Admission::of_change(&config, &self.profile, &self.config);
-        admission.refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
-        let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
-        self.pollers.check_cpus(&tenant)?;
-        Ok((config, tenant))
-    }
-
-    /// What nobody would have of the drive with the tenants of `config`.
-    pub(crate) fn free_bytes_with(&self, config: &Config) -> u64 {
-        let free = self.layout.layout().map_or(0, layout::Layout::free_bytes);
-        let new = config.disks().filter(|(name, ..)| !self.has_disk(name));
-        new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
-    }
-
-    /// What nobody would have of the drive with one more tenant.
-    fn left_with(&self, tenant: &Tenant) -> Result<u64, DiskError> {
-        let placed = self.placed(tenant).map_err(|errors| no_room(&errors))?;
-        Ok(placed.map_or(0, |layout| layout.free_bytes()))
-    }
-
-    /// `config`: with the disk.
-    fn create_disk(&mut self, config: Config, tenant: Tenant, settings: &str) -> Result<Disk, DiskError> {
-        let id = self.add(tenant, Some(settings)).map_err(|error| not_added(&error))?;
-        self.config = config;
-        self.describe_disk(id).ok_or_else(broken)
+    fn create_disk(&mut self, Proposal { config, tenant, section }: Proposal) -> Result<Disk, DiskError> {
+        let name = tenant.name.clone();
+        let here = self.config().clone();
+        self.add(tenant, &here, Some(&section)).map_err(disk_error)?;
+        self.take(config);
+        self.find_disk(&name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)
     }
 
     fn change_disk(&mut self, name: &str, change: &DiskPatch) -> Result<Disk, DiskError> {
-        if self.namespaces.find(name).is_some() {
+        if self.state.disks().find_namespace(name).is_some() {
             return self.grow_namespace(name, change);
         }
         let id = self.find_tenant(name).ok_or_else(|| DiskError::no_such_disk(name))?;
@@ -325,17 +266,12 @@ impl ServedDrive {
         if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
             return Err(being_deleted(name));
         }
-        let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
-        change.size().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
-        let disk = DiskSpec::from_section(settings).map_err(|_| broken())?;
-        let before = settings.to_owned();
-        let dropped = change.drops(&disk);
-        let changed = change.apply(&disk).map_err(|why| not_changeable(&why))?;
-        let settings = changed.to_section().map_err(not_writable)?;
-        let (config, tenant) = self.config_with(name, &settings)?;
-        let reached = of_front_end(keys(config::made_changes(&before, &settings)));
-        self.change_to(id, &tenant, &config, &reached, Some(&settings))?;
-        self.config = config;
+        let (proposal, before) = self.state.propose_change(name, change)?;
+        let dropped = change.drops(&DiskSpec::from_section(before).map_err(|_| broken())?);
+        let reached = of_front_end(keys(config::made_changes(before, &proposal.section)));
+        let Proposal { config, tenant, section } = self.judge(proposal)?;
+        self.change_to(id, &tenant, &config, &reached, Some(section))?;
+        self.take(config);
         let mut disk = self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)?;
         let Dropped { with_class, with_front_end } = dropped;
         let class = format!("its class: a {} tenant has no such thing", tenant.terms.class.name());
@@ -350,7 +286,7 @@ impl ServedDrive {
 
     /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably
     /// first. One that is to be reached another way, or has no client and belongs to other pollers, is served that way
-    /// first, which nobody has seen if it is lost. `reached`: what is new in that; `settings`: of a disk that the API
+    /// first, which nobody has seen if it is lost. `reached`: what is new in that; `section`: of a disk that the API
     /// made.
     pub(crate) fn change_to(
         &mut self,
@@ -358,7 +294,7 @@ impl ServedDrive {
         tenant: &Tenant,
         config: &Config,
         reached: &[Key],
-        settings: Option<&str>,
+        section: Option<String>,
     ) -> Result<(), DiskError> {
         let name = &tenant.name;
         let live = self.tenants.get(&id).ok_or_else(|| DiskError::no_such_disk(name))?;
@@ -366,11 +302,16 @@ impl ServedDrive {
         let before_terms = before.terms;
         let is_remade = !reached.is_empty() || moves;
         let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
-        let placed = self.change_place(name, tenant.size.0, settings);
-        if placed.is_err() && is_remade {
-            self.remake(id, before, &self.config.clone())?;
+        let had_bytes = self.state.placement(name).map_or(tenant.size.0, Placement::size_bytes);
+        let change = Command::Change { name: name.clone(), section, size_bytes: tenant.size.0 };
+        let placed = self.apply(change).map_err(grows_later(name));
+        let has_grown = self.state.placement(name).is_some_and(|it| it.size_bytes() > had_bytes);
+        if placed.is_err() && !has_grown {
+            if is_remade {
+                self.remake(id, before, &self.config().clone())?;
+            }
+            return placed;
         }
-        let has_grown = placed?;
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
             live.tenant.demand = tenant.demand.clone();
@@ -381,24 +322,7 @@ impl ServedDrive {
         let terms = terms.then(|| terms_in_words(&tenant.terms));
         let what: Vec<String> = size.into_iter().chain(reached.iter().map(Key::to_string)).chain(terms).collect();
         self.events.tell(EventKind::Changed, Some(name), Some(what.join(", ")));
-        if has_grown { self.has_grown(id, name) } else { Ok(()) }
-    }
-
-    /// A disk has that size in the layout from now on, and other settings with it. `true`: it is larger than before.
-    pub(crate) fn change_place(
-        &mut self,
-        name: &str,
-        size_bytes: u64,
-        settings: Option<&str>,
-    ) -> Result<bool, DiskError> {
-        let had_bytes = self.layout.layout().and_then(|layout| layout.find(name)).map_or(0, Placement::size_bytes);
-        if size_bytes < had_bytes {
-            return Err(no_shrinking(name, had_bytes));
-        }
-        let accept_content = self.pollers.zeroer().is_none();
-        let grown = self.layout.change_disk(name, settings, size_bytes, accept_content);
-        grown.map_err(|error| not_durable(&error))?.map_err(|most| no_room_to_grow(name, had_bytes, most))?;
-        Ok(size_bytes > had_bytes)
+        placed
     }
 
     fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), DiskError> {
@@ -407,9 +331,9 @@ impl ServedDrive {
             if self.is_being_deleted(id) {
                 return Ok(());
             }
-            if self.settings_of(name).is_none() {
-                let title = format!("{name:?} is declared in {}", self.config.file().display());
-                let file = self.config.file().display();
+            if self.state.section_of(name).is_none() {
+                let title = format!("{name:?} is declared in {}", self.config().file().display());
+                let file = self.config().file().display();
                 let remedy = format!("remove it there, and run `evenkeel apply {file}`, which deletes it");
                 return Err(DiskError::new(Reason::Declared, title, remedy));
             }
@@ -421,17 +345,14 @@ impl ServedDrive {
                 return Err(DiskError::new(Reason::Attached, title, remedy));
             }
         }
-        let detached = self.detached_settings(|tenant| tenant != name);
-        let detached: Vec<&str> = detached.iter().map(|(_, section)| section.as_str()).collect();
-        let config = self.config.changed_by(&detached, Some(name)).map_err(|errors| invalid(&errors))?;
+        let config = self.state.config_without(name)?;
         let method = match wipe {
             Wipe::Zeros => WipeMethod::Zeros,
             Wipe::ThreePasses => WipeMethod::ThreePasses,
         };
         // When it has left nobody waits for it.
-        self.delete(name, method).map_err(|error| not_durable(&error))?;
-        self.take_namespaces(&config);
-        self.config = config;
+        self.delete(name, method)?;
+        self.take(config);
         Ok(())
     }
 
@@ -441,11 +362,10 @@ impl ServedDrive {
         let is_seen = move |live: &Live| of_user.is_none() || user(live) == of_user;
         let tenants = self.tenants.iter().filter(move |(_, live)| is_seen(live)).map(|(id, _)| *id);
         let its = move |name: &str| self.find_tenant(name).and_then(|id| self.tenants.get(&id)).is_some_and(is_seen);
-        let namespaces = self
-            .namespaces
-            .iter()
-            .filter(move |(_, live)| of_user.is_none() || live.namespace.attachments.iter().any(|it| its(&it.tenant)));
-        let described = namespaces.filter_map(move |(id, _)| {
+        let is_its = move |namespace: &config::Namespace| namespace.attachments.iter().any(|it| its(&it.tenant));
+        let namespaces = self.state.disks().namespaces();
+        let namespaces = namespaces.filter(move |(.., namespace)| of_user.is_none() || is_its(namespace));
+        let described = namespaces.filter_map(move |(id, ..)| {
             let mut disk = self.describe_disk(id)?;
             if of_user.is_some() {
                 // Which other tenants have it is not this tenant's business.
@@ -461,7 +381,7 @@ impl ServedDrive {
     pub(crate) fn describe_disk(&self, id: TenantId) -> Option<Disk> {
         let Some(live) = self.tenants.get(&id) else { return self.describe_namespace(id) };
         let tenant = &live.tenant;
-        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
+        let placement = self.state.placement(&tenant.name);
         let state = match () {
             () if live.leaving.is_some() => DiskState::Leaving,
             () if self.waiting.contains_key(&id) => DiskState::Zeroing,
@@ -471,7 +391,7 @@ impl ServedDrive {
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
-            drive: self.config.device.name.clone(),
+            drive: self.config().device.name.clone(),
             serial: placement.filter(|_| tenant.frontend.socket_name().is_some()).map(|it| it.serial.clone()),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
@@ -491,23 +411,23 @@ impl ServedDrive {
             overcommit: tenant.is_promised() && tenant.overcommit,
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
-            socket: Some(self.config.reached_at(tenant).display().to_string()),
+            socket: Some(self.config().reached_at(tenant).display().to_string()),
             state,
             attached: self.is_attached(id),
             survives_restart: self.survives_restart(id),
-            declared: self.settings_of(&tenant.name).is_none() && !self.is_being_deleted(id),
+            declared: self.state.section_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
         })
     }
 
     /// What is to be known of a promise that was made; not what of those to the others.
     fn warnings_of(&self, tenant: &Tenant) -> Vec<String> {
-        let unchecked = tenant.is_promised().then(|| Admission::unchecked(&self.config)).flatten();
+        let unchecked = tenant.is_promised().then(|| Admission::unchecked(self.config())).flatten();
         unchecked.map(|why| format!("{}; {}", why.what, why.remedy)).into_iter().collect()
     }
 
     pub(crate) fn describe(&self) -> Drive {
-        let layout = self.layout.layout();
+        let layout = self.state.layout();
         Drive {
             size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
             free_bytes: layout.map_or(0, layout::Layout::free_bytes),
@@ -516,7 +436,7 @@ impl ServedDrive {
             id: layout.and_then(|layout| layout.device().id.clone()),
             failed: self.pollers.is_drive_gone().then(|| GIVEN_UP.to_owned()),
             health: health_of(self.pollers.drive_health().as_ref()),
-            ..without_room(&self.config)
+            ..without_room(self.config())
         }
     }
 }

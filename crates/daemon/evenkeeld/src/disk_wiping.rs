@@ -11,16 +11,18 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use api::{EventKind, Operation, OperationState};
+use api::{DiskError, EventKind, Operation, OperationState};
 use client_socket::Level;
 use config::{Tenant, WipeBy};
 use confine::ThreadKind;
 use io_model::TenantId;
 use io_model::units::Size;
-use layout::{LayoutError, WipeMethod, Wiping};
+use layout::{WipeMethod, Wiping};
 use policy::Terms;
 use poller::Probe;
+use state::Command;
 
+use crate::error_texts::disk_error;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
 use crate::wipe_state::{Begun, State, done_bytes};
 use runtime::front_end::{Wipe, Wiper};
@@ -30,62 +32,40 @@ use runtime::pollers::PollerId;
 use runtime::threads;
 
 impl ServedDrive {
-    /// Why something that deleted disks left can't be wiped.
-    pub(crate) fn why_not_wiped(&self) -> Option<&str> {
-        self.wipes.failed.values().next().map(String::as_str)
-    }
-
     /// Deletes a disk, or the data of a disk that is not served. The deletion is durable at once, whatever happens
     /// then. Once the tenant has left, its data is overwritten, and its space is free after that. Namespaces of a
     /// tenant are detached from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
-    pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), LayoutError> {
-        let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
-        self.layout.release(name, method, &self.detached_settings(|tenant| tenant != name))?;
+    pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), DiskError> {
+        self.apply(Command::Delete { name: name.to_owned(), method }).map_err(disk_error)?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
         self.events.tell(EventKind::Deleted, Some(name), None);
-        match self.find_disk(name) {
-            Some(id) => {
-                let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
-                self.wipes.held.insert(id, offsets.collect());
-                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id) }
-            }
-            None => self.wipe_next(),
-        }
         Ok(())
     }
 
     /// Whether a disk was deleted, and a thread still has to let go of it.
     pub(crate) fn is_being_deleted(&self, id: TenantId) -> bool {
-        self.wipes.held.contains_key(&id)
-    }
-
-    /// Nothing of a tenant is in flight any more.
-    pub(crate) fn wipe_after(&mut self, id: TenantId) {
-        if self.wipes.held.remove(&id).is_some() {
-            self.wipe_next();
-        }
+        self.state.jobs().is_held(id)
     }
 
     /// Has the next range overwritten, if there is one and the wiper has nothing to do.
     pub(crate) fn wipe_next(&mut self) {
-        if !matches!(self.wipes.state, State::Away) {
+        if !matches!(self.wiper.state, State::Away) {
             return;
         }
-        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
-        let Some(range) = wiping.iter().find(|range| self.wipes.may_begin(range)).cloned() else { return };
+        let Some(range) = self.state.next_wipe().cloned() else { return };
         if let Err(error) = self.start_wiper(range) {
             let line =
                 format!("what deleted disks left can't be wiped, and stays reserved until the next start: {error:#}");
-            (self.around.sink)(Level::Warn.of_drive(&self.config.device.name), &line);
+            (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &line);
         }
     }
 
     fn start_wiper(&mut self, range: Wiping) -> Result<()> {
         let tenant = Tenant::background("wiper");
-        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
+        let parts = self.pollers.open_for(self.state.config(), &self.policy, &tenant)?;
         let poller = parts.first().map(|part| part.poller).context("no poller takes it on")?;
         let id = self.new_id();
         let teller = self.teller.clone();
@@ -95,7 +75,7 @@ impl ServedDrive {
         let (done, slot) = channel();
         self.pollers.send(poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
         let Ok(slot) = slot.recv_timeout(ADD_LIMIT) else {
-            self.pollers.close_unused(&self.config);
+            self.pollers.close_unused(self.state.config());
             return Err(anyhow!("a poller has no place for the wiper"));
         };
         self.pollers.serves(poller, id);
@@ -106,7 +86,7 @@ impl ServedDrive {
 
     fn wipe(&mut self, poller: PollerId, at: TenantAt, range: Wiping) {
         let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range), write_bytes: None };
-        self.wipes.state = State::Busy(poller, at, range.offset_bytes, begun);
+        self.wiper.state = State::Busy(poller, at, range.offset_bytes, begun);
         if range.method != WipeMethod::Zeros || self.wipe_by() != WipeBy::Overwrite || !self.look_for_data(&range) {
             let whole = range.extent();
             let pieces = std::iter::once(whole.offset_bytes..whole.offset_bytes + whole.size_bytes);
@@ -130,7 +110,7 @@ impl ServedDrive {
     /// Has the wiper overwrite these pieces of a range, which are all that may hold data.
     pub(crate) fn overwrite(&mut self, range: Wiping, pieces: Vec<Range<u64>>) {
         let by = self.wipe_by();
-        let State::Busy(poller, at, offset_bytes, begun) = &mut self.wipes.state else { return };
+        let State::Busy(poller, at, offset_bytes, begun) = &mut self.wiper.state else { return };
         if *offset_bytes == range.offset_bytes && begun.write_bytes.is_none() {
             let further_passes = u64::from(range.method.passes().saturating_sub(range.passes + 1));
             let from = range.offset_bytes + range.wiped_bytes;
@@ -142,34 +122,34 @@ impl ServedDrive {
     }
 
     fn wipe_by(&self) -> WipeBy {
-        if self.wipes.drive_makes_no_zeros { WipeBy::Overwrite } else { self.config.device.wipe }
+        if self.wiper.drive_makes_no_zeros { WipeBy::Overwrite } else { self.config().device.wipe }
     }
 
     /// What the drive did not zero when told to is overwritten, as everything is from then on. `true`: it is.
     fn overwrites_instead(&mut self, range: &Wiping, why: &str) -> bool {
-        let State::Busy(poller, at, offset_bytes, _) = self.wipes.state else { return false };
+        let State::Busy(poller, at, offset_bytes, _) = self.wiper.state else { return false };
         let was_told_to = range.method == WipeMethod::Zeros && self.wipe_by() == WipeBy::WriteZeroes;
         if !was_told_to || offset_bytes != range.offset_bytes {
             return false;
         }
-        self.wipes.drive_makes_no_zeros = true;
+        self.wiper.drive_makes_no_zeros = true;
         let line = format!(
             "drive {}: it does not make zeros as wipe = \"write-zeroes\" wants: {why}; until the next start what \
              deleted disks leave is overwritten",
-            self.config.device.name
+            self.config().device.name
         );
-        (self.around.sink)(Level::Warn.of_drive(&self.config.device.name), &line);
+        (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &line);
         self.wipe(poller, at, range.clone());
         true
     }
 
     /// What is to be done until everything is free, oldest first.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
-        let zeroing = self.layout.layout().map(|layout| layout.placements()).unwrap_or_default().iter();
+        let zeroing = self.state.layout().map(|layout| layout.placements()).unwrap_or_default().iter();
         let zeroing = zeroing.filter_map(|placement| {
             // First: to look for each disk by its name would take a second among ten thousand.
             let done_bytes = placement.zeroed_bytes?;
-            let is_in_work = self.find_disk(&placement.name).is_some_and(|id| self.is_zeroed(id));
+            let is_in_work = self.find_disk(&placement.name).is_some_and(|id| self.state.jobs().is_zeroed(id));
             Some(Operation {
                 kind: "zero".to_owned(),
                 disk: placement.name.clone(),
@@ -182,16 +162,17 @@ impl ServedDrive {
                 why: None,
             })
         });
-        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
+        let wiping = self.state.layout().map(|layout| layout.wiping()).unwrap_or_default();
         let wiping = wiping.iter().map(|range| {
-            let state = match self.wipes.state {
+            let failure = self.state.jobs().failure(range.offset_bytes);
+            let state = match self.wiper.state {
                 State::Busy(.., offset_bytes, _) if offset_bytes == range.offset_bytes => OperationState::Running,
-                _ if self.wipes.has_failed(range.offset_bytes) => OperationState::Failed,
+                _ if failure.is_some() => OperationState::Failed,
                 _ => OperationState::Waiting,
             };
             let total_bytes = range.size_bytes * u64::from(range.method.passes());
             let done_bytes = done_bytes(range);
-            let (bytes_per_second, write_bytes) = (self.wipes.rate(range), self.wipes.write_bytes(range));
+            let (bytes_per_second, write_bytes) = (self.wiper.rate(range), self.wiper.write_bytes(range));
             let left = |rate: u64| (total_bytes - done_bytes).div_ceil(rate.max(1));
             let link_bytes_per_s = u64::from(self.profile.link_write_mb_s) * 1_000_000;
             let least_seconds = write_bytes.map(|bytes| bytes.div_ceil(link_bytes_per_s.max(1)));
@@ -204,7 +185,7 @@ impl ServedDrive {
                 write_bytes,
                 bytes_per_second,
                 seconds_left: bytes_per_second.map(left).or(least_seconds),
-                why: self.wipes.failed.get(&range.offset_bytes).cloned(),
+                why: failure.map(str::to_owned),
             }
         });
         zeroing.chain(wiping)
@@ -214,70 +195,73 @@ impl ServedDrive {
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
         // A range that was told to stop no longer counts: the drive may have been erased since.
-        if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
+        if !matches!(self.wiper.state, State::Busy(.., at, _) if at == offset_bytes) {
             return;
         }
-        let found = self.layout.layout().and_then(|it| it.wiping().iter().find(|it| it.offset_bytes == offset_bytes));
-        let Some(range) = found.cloned() else { return };
-        let (former, size) = (&range.former, Size(range.size_bytes));
-        let is_drives_fault = result.is_err();
-        let ended = match result {
+        let wiping = self.state.layout().map(|layout| layout.wiping()).unwrap_or_default();
+        let Some(range) = wiping.iter().find(|it| it.offset_bytes == offset_bytes).cloned() else { return };
+        let why = match result {
             Ok((passes, wiped_bytes)) => {
-                let recorded = self.layout.set_wiped(offset_bytes, passes, wiped_bytes);
+                let recorded = self.apply(Command::Wiped { offset_bytes, result: Ok((passes, wiped_bytes)) });
                 if passes < range.method.passes() {
                     // What could not be recorded is done again after a kill, no more.
                     return;
                 }
-                recorded.map_err(|error| error.to_string())
+                recorded.err().map(|error| error.to_string())
             }
-            Err(WipeError::Drive(error)) => Err(format!("the drive failed a command ({error:?})")),
-            Err(WipeError::Differs) => Err("what was read back is not what was written".to_owned()),
+            Err(error) => {
+                let why = match error {
+                    WipeError::Drive(error) => format!("the drive failed a command ({error:?})"),
+                    WipeError::Differs => "what was read back is not what was written".to_owned(),
+                };
+                if self.overwrites_instead(&range, &why) {
+                    return;
+                }
+                Some(why)
+            }
         };
-        match ended {
-            Ok(_) => {
-                self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
-                (self.around.sink)(
-                    Level::Info.of_tenant(former),
-                    &format!("{former}: {size} that it left are wiped, and free"),
-                );
-            }
-            Err(why) if is_drives_fault && self.overwrites_instead(&range, &why) => return,
-            Err(why) => {
-                self.wipes.failed.insert(offset_bytes, why.clone());
-                self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
-                let line = format!(
-                    "{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}"
-                );
-                (self.around.sink)(Level::Warn.of_tenant(former), &line);
-            }
-        }
+        self.tell_wiped(&range, why);
         self.end_range();
+    }
+
+    /// A range is wiped, or why not.
+    fn tell_wiped(&mut self, range: &Wiping, why: Option<String>) {
+        let (former, size) = (&range.former, Size(range.size_bytes));
+        let Some(why) = why else {
+            self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
+            let line = format!("{former}: {size} that it left are wiped, and free");
+            return (self.around.sink)(Level::Info.of_tenant(former), &line);
+        };
+        self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
+        let line =
+            format!("{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}");
+        (self.around.sink)(Level::Warn.of_tenant(former), &line);
+        self.apply_or_warn(Command::Wiped { offset_bytes: range.offset_bytes, result: Err(why) });
     }
 
     /// The next range, or the wiper goes.
     fn end_range(&mut self) {
-        let State::Busy(poller, at, ..) = self.wipes.state else { return };
-        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
-        if let Some(range) = wiping.iter().find(|range| self.wipes.may_begin(range)).cloned() {
+        let State::Busy(poller, at, ..) = self.wiper.state else { return };
+        if let Some(range) = self.state.next_wipe().cloned() {
             return self.wipe(poller, at, range);
         }
         self.dismiss_wiper(poller, at);
     }
 
     fn dismiss_wiper(&mut self, poller: PollerId, at: TenantAt) {
-        self.wipes.state = State::Leaving(at.id);
+        self.wiper.state = State::Leaving(at.id);
         let teller = self.teller.clone();
         self.pollers.send(poller, Message::Remove(at, Box::new(move || teller.tell(Happening::WiperLeft(at.id)))));
     }
 
     /// The poller let go of the wiper. Something more may have been deleted meanwhile.
     pub(crate) fn wiper_left(&mut self, id: TenantId) {
-        if !matches!(self.wipes.state, State::Leaving(leaving) if leaving == id) {
+        if !matches!(self.wiper.state, State::Leaving(leaving) if leaving == id) {
             return;
         }
-        self.wipes.state = State::Away;
+        self.wiper.state = State::Away;
         self.pollers.forget(id);
-        self.pollers.close_unused(&self.config);
+        self.pollers.close_unused(self.state.config());
         self.wipe_next();
     }
 }

@@ -21,7 +21,9 @@ use layout::{Layout, LayoutFile};
 use nvme_driver::VfioDescriptors;
 use promises::{drive_profile, planning};
 
-use crate::error_texts::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
+use state::errors::{broken, in_words, invalid, not_writable};
+
+use crate::error_texts::{drive_name_taken, no_such_drive, not_durable};
 use crate::owner::{Owner, part_with};
 use crate::served_drive::ServedDrive;
 use crate::startup::OpenedDrive;
@@ -82,8 +84,8 @@ impl Owner {
         let Wanted { section, to_be, .. } = self.wanted(new)?;
         let config = match self.drive_named(&new.name) {
             Some((_, there)) if there.pollers.is_drive_gone() => {
-                refuse_other_than(&there.config, new, self.is_as_added(&there.config, &section))?;
-                there.config.clone()
+                refuse_other_than(there.config(), new, self.is_as_added(there.config(), &section))?;
+                there.config().clone()
             }
             Some(_) => return Err(drive_name_taken(&new.name)),
             None => self.config_of_new(new, &to_be)?,
@@ -107,10 +109,10 @@ impl Owner {
         if let Some((id, there)) = self.drive_named(&new.name) {
             if let (true, HandedIn::Nvme(opened)) = (there.pollers.is_drive_gone(), opened) {
                 // Another one of that name may have come and gone while this one was brought up.
-                refuse_other_than(&there.config, new, self.is_as_added(&there.config, &section))?;
+                refuse_other_than(there.config(), new, self.is_as_added(there.config(), &section))?;
                 return self.serve_once_more(id, opened);
             }
-            return if self.is_as_added(&there.config, &section) {
+            return if self.is_as_added(there.config(), &section) {
                 Ok(there.describe())
             } else {
                 Err(drive_name_taken(&new.name))
@@ -144,7 +146,7 @@ impl Owner {
 
     fn serve_drive(&mut self, id: DriveId, opened: OpenedDrive, done: &str) -> Drive {
         let mut drive = ServedDrive::new(id, opened, self.common.clone());
-        self.tell(EventKind::DriveAdded, &drive.config.device.name, done);
+        self.tell(EventKind::DriveAdded, &drive.config().device.name, done);
         drive.serve_again();
         let described = drive.describe();
         self.drives.insert(id, drive);
@@ -166,7 +168,7 @@ impl Owner {
     /// By another path or another controller it may be a drive that is there, or one that is missing: its own layout
     /// would give away what the other one's tenants have.
     fn refuse_twice(&self, Found { config, host, .. }: &Found) -> Result<(), DiskError> {
-        let served = self.drives.values().map(|it| (&it.config, it.layout.layout()));
+        let served = self.drives.values().map(|it| (it.config(), it.state.layout()));
         let absent = self.absent.drives.iter().map(|it| (&it.config, it.layout()));
         let recorded = served.chain(absent).filter_map(|(other, layout)| Some((other, layout?.device())));
         // A drive that is served once more is itself.
@@ -210,7 +212,7 @@ impl Owner {
     /// forgotten with its disks, and one that is there need not have wiped what is left on it.
     pub(crate) fn remove_drive(&mut self, name: &str, force: bool) -> Result<(), DiskError> {
         let Some((id, drive)) = self.drive_named(name) else { return self.remove_missing(name, force) };
-        refuse_declared(&drive.config)?;
+        refuse_declared(drive.config())?;
         let (disks, wiping_bytes) = drive.holds();
         if disks > 0 {
             let its = if disks == 1 { "a disk".to_owned() } else { format!("{disks} disks") };
@@ -219,7 +221,7 @@ impl Owner {
         }
         if wiping_bytes > 0 && !force {
             let left = Size(wiping_bytes);
-            let (title, remedy) = match drive.why_not_wiped() {
+            let (title, remedy) = match drive.state.jobs().any_failure() {
                 Some(why) => (
                     format!("drive {name:?} is not empty: {left} of deleted disks are left, and wiping failed: {why}"),
                     "--force takes it away with their data on it; the next start of the daemon tries again to wipe it",
@@ -239,7 +241,7 @@ impl Owner {
         }
         if let Some(mut drive) = self.drives.remove(&id) {
             // Don't trust its list of free ranges: other programs may write to the drive meanwhile.
-            if let Err(error) = drive.layout.remove() {
+            if let Err(error) = drive.layout_file.remove() {
                 (self.common.around.sink)(Level::Warn.of_drive(name), &format!("{name}: {error}"));
             }
             drive.begin_to_stop();
@@ -297,7 +299,7 @@ impl Owner {
     /// What the drive has of the file, and of `added`: no tenant.
     fn config_of_new(&self, new: &NewDrive, added: &AddedDrives) -> Result<Config, DiskError> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
-        let known = &first.config;
+        let known = first.config();
         let drives = Drives::parse(known.file(), known.declared_text(), added.sections());
         let mut config = drives.and_then(|drives| drives.one(Some(&new.name))).map_err(|errors| invalid(&errors))?;
         config.take_accounts_of(known).map_err(|errors| invalid(&errors))?;
@@ -346,8 +348,8 @@ impl Owner {
 impl ServedDrive {
     /// Its configuration with the tenants that the file declares and that are still there; the layout has the others.
     fn declared(&self) -> Config {
-        let is_made = |name: &str| self.settings_of(name).is_some();
-        let mut config = self.config.clone();
+        let is_made = |name: &str| self.state.section_of(name).is_some();
+        let mut config = self.config().clone();
         let tenants = self.tenants.values().map(|live| &live.tenant).filter(|tenant| !is_made(&tenant.name));
         config.tenants = tenants.cloned().collect();
         config.namespaces.retain(|namespace| self.has_disk(&namespace.name) && !is_made(&namespace.name));
@@ -362,21 +364,22 @@ impl ServedDrive {
                 &format!("{name}: it is not served before the daemon starts again: {error:#}"),
             );
         };
-        for tenant in self.config.tenants.clone() {
-            let name = tenant.name.clone();
-            if let Err(error) = self.serve_placed(tenant) {
-                warn(&self.around.sink, &name, &error);
+        let config = self.config().clone();
+        for tenant in &config.tenants {
+            let name = &tenant.name;
+            if let Err(error) = self.serve_placed(tenant.clone(), &config) {
+                warn(&self.around.sink, name, &error);
             }
         }
-        if let Err(error) = self.start_namespaces() {
-            warn(&self.around.sink, &self.config.device.name, &error);
+        if let Err(error) = self.start_namespaces(&config) {
+            warn(&self.around.sink, &config.device.name, &error);
         }
         self.wipe_next();
     }
 
     /// What keeps it from being taken away: disks, and bytes that are not wiped yet.
     fn holds(&self) -> (usize, u64) {
-        let layout = self.layout.layout();
+        let layout = self.state.layout();
         let disks = layout.map_or(0, |layout| layout.placements().len()).max(self.tenants.len());
         (disks, layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()))
     }

@@ -21,7 +21,9 @@ use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 use crate::adoption::Adopted;
-use crate::error_texts::{broken, failed, in_words, invalid, no_room, not_durable, promise_not_kept};
+use state::errors::{broken, in_words, invalid};
+
+use crate::error_texts::{failed, no_room_for_file, promise_not_kept};
 use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
@@ -195,12 +197,12 @@ impl Owner {
     /// What the file that the daemon serves declares now.
     fn declared(&self) -> Result<Sections, DiskError> {
         let Some(drive) = self.drives.values().next() else { return Err(broken()) };
-        Sections::of(&drive.config).map_err(|errors| invalid(&errors))
+        Sections::of(drive.config()).map_err(|errors| invalid(&errors))
     }
 
     /// The file that the daemon started with.
     fn file(&self) -> PathBuf {
-        self.drives.values().next().map(|drive| drive.config.file().to_owned()).unwrap_or_default()
+        self.drives.values().next().map(|drive| drive.config().file().to_owned()).unwrap_or_default()
     }
 
     /// The configuration of each drive with these disks declared, and all that the API made.
@@ -209,7 +211,7 @@ impl Owner {
         let mut configs = self.on_drives(drives, &|drive, _| drive.profile.clone())?;
         for (id, config) in &mut configs {
             if let Some(drive) = self.drives.get(id) {
-                config.take_accounts_of(&drive.config)?;
+                config.take_accounts_of(drive.config())?;
             }
         }
         Ok(configs)
@@ -235,7 +237,7 @@ impl Owner {
                 served.iter().zip(&each).map(|(it, config)| it.map(|(_, drive)| profile(drive, config))).collect();
             let Some(any) = profiles.iter().flatten().next() else { return Ok(BTreeMap::new()) };
             let sites = each.iter_mut().zip(&served).zip(&profiles).map(|((config, served), profile)| {
-                let free_bytes = served.map(|(_, drive)| drive.free_bytes_with(config));
+                let free_bytes = served.map(|(_, drive)| drive.state.free_bytes_with(config));
                 Site { config, profile: profile.as_ref().unwrap_or(any), free_bytes }
             });
             placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
@@ -245,12 +247,12 @@ impl Owner {
             each.iter().flat_map(Config::disks).map(|(name, ..)| name.to_owned()).collect();
         let whole = |((id, drive), config): ((DriveId, &ServedDrive), Config)| {
             let is_there = |tenant: &str| {
-                let made = drive.made_disks().map(|(name, _)| name);
+                let made = drive.state.made_disks().map(|(name, _)| name);
                 config.tenants.iter().map(|it| it.name.as_str()).chain(made).any(|name| name == tenant)
             };
-            let detached = drive.detached_settings(is_there);
+            let detached = drive.state.detached_sections(is_there);
             let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
-            let made = drive.made_disks().filter(|(name, _)| !declared.contains(*name));
+            let made = drive.state.made_disks().filter(|(name, _)| !declared.contains(*name));
             Ok((id, config.with_disks(made.map(now))?))
         };
         served.into_iter().zip(each).filter_map(|(it, config)| Some((it?, config))).map(whole).collect()
@@ -260,10 +262,10 @@ impl Owner {
     fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), DiskError> {
         for (id, config) in &plan.configs {
             let Some(drive) = self.drives.get(id) else { continue };
-            let admission = Admission::of_change(config, &drive.profile, &drive.config);
+            let admission = Admission::of_change(config, &drive.profile, drive.config());
             admission.refuse(config).map_err(|errors| promise_not_kept(&errors))?;
-            if let Some(recorded) = drive.layout.layout() {
-                config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room(&errors))?;
+            if let Some(recorded) = drive.state.layout() {
+                config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room_for_file(&errors))?;
             }
         }
         for Step { action, tenant, .. } in &plan.steps {
@@ -317,8 +319,7 @@ impl Owner {
     fn take_configs(&mut self, configs: BTreeMap<DriveId, Config>) {
         for (id, config) in configs {
             if let Some(drive) = self.drives.get_mut(&id) {
-                drive.take_namespaces(&config);
-                drive.config = config;
+                drive.take(config);
             }
         }
     }
@@ -366,7 +367,7 @@ impl Owner {
             Action::Delete => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;
                 // When it has left nobody waits for it.
-                drive.delete(name, WipeMethod::Zeros).map_err(|error| not_durable(&error))
+                drive.delete(name, WipeMethod::Zeros)
             }
             Action::Change => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;
@@ -378,7 +379,8 @@ impl Owner {
             Action::Create => {
                 let (id, tenant) = planned.ok_or_else(broken)?;
                 let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
-                drive.add(tenant, None).map(drop).map_err(|error| {
+                let config = to_be.get(&id).ok_or_else(broken)?;
+                drive.add(tenant, config, None).map_err(|error| {
                     let remedy = "apply the file again once that is mended; what was done before stays done";
                     failed(&error, remedy)
                 })

@@ -7,7 +7,8 @@ use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
 use promises::{drive_profile, ready};
 
-use crate::error_texts::in_words;
+use state::errors::in_words;
+
 use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
@@ -28,12 +29,12 @@ impl Owner {
             }
             let on = |name: &str| {
                 let other = self.drives.values().find(|other| other.has_disk(name));
-                other.map(|other| other.config.device.name.as_str())
+                other.map(|other| other.config().device.name.as_str())
             };
             let elsewhere = config.refuse_elsewhere(&|name| drive.has_disk(name), &on);
             problems.extend(elsewhere.err().into_iter().flat_map(|errors| errors.problems));
             let blocks = drive.pollers.drive_facts().block_bytes;
-            let placed = config.check_next_start(&drive.config, &drive.lock, blocks, drive.layout.layout());
+            let placed = config.check_next_start(drive.config(), &drive.lock, blocks, drive.state.layout());
             problems.extend(placed.err().into_iter().flat_map(|errors| errors.problems));
             let queues = ready::refuse_queues(&config);
             problems.extend(queues.err().into_iter().flat_map(|errors| errors.problems));
@@ -45,7 +46,7 @@ impl Owner {
 /// What the drive is taken for once the daemon starts again. `None`: nobody can tell before.
 fn profile_at_start(drive: &ServedDrive, config: &Config) -> Option<ssd_model::Profile> {
     let named = &config.device.profile;
-    if *named == drive.config.device.profile {
+    if *named == drive.config().device.profile {
         return Some(drive.profile.clone());
     }
     match named {

@@ -139,7 +139,7 @@ impl Owner {
 
     /// The drive that is served under that name.
     pub(crate) fn drive_named(&self, name: &str) -> Option<(DriveId, &ServedDrive)> {
-        self.drives.iter().find(|(_, drive)| drive.config.device.name == name).map(|(id, drive)| (*id, drive))
+        self.drives.iter().find(|(_, drive)| drive.config().device.name == name).map(|(id, drive)| (*id, drive))
     }
 
     /// What to wait for a command at most, to look at promises in time, and for a keeper that comes again. Nobody is
@@ -164,7 +164,7 @@ impl Owner {
         let running = self.common.threads.running();
         if running != self.told_pollers {
             self.told_pollers = running;
-            self.drives.values().for_each(|drive| drive.pollers.tell_behaviour(&drive.config));
+            self.drives.values().for_each(|drive| drive.pollers.tell_behaviour(drive.config()));
         }
         if self.notices.are_wanted() {
             let missing: Vec<&str> = self.absent.drives.iter().map(|missing| missing.name()).collect();

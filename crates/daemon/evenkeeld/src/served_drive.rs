@@ -1,31 +1,34 @@
 //! One of the daemon's drives, with its pollers, tenants, sockets and layout. All calls come from the owner.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use api::EventKind;
 use client_socket::{Keeper, Level, Listener, Surroundings};
-use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
+use config::{Config, DeviceLock, Home, Tenant};
 use io_model::{Nanos, TenantId};
-use layout::{Layout, LayoutFile};
+use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, Percentile, PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use promises::planning;
 use ssd_model::Profile;
+use state::errors::nobody;
+use state::{At, Command as Change, DriveState, Effect, Effects, Facts, NewDisk, Record};
 use ublk::Helper;
 
 use observe::DriveView;
 use observe::clock::Clock;
 
+use crate::error_texts::not_durable;
 use crate::log;
-use crate::namespaces::Namespaces;
+use crate::namespaces::Then;
 use crate::startup::{self, OpenedDrive};
-use crate::wipe_state::Wipes;
+use crate::wipe_state::Wiper;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
 use observe::promises_watch::PromiseWatch;
@@ -84,20 +87,22 @@ pub(crate) struct Common {
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
 /// other.
 pub struct ServedDrive {
-    /// The file's view of this drive, with the disks that were made since.
-    pub(crate) config: Config,
+    /// Its disks, and the file's view of it.
+    pub(crate) state: DriveState,
     pub(crate) profile: Profile,
     pub(crate) policy: PolicyConfig,
     pub(crate) pollers: Pollers,
     pub(crate) tenants: BTreeMap<TenantId, Live>,
-    pub(crate) namespaces: Namespaces,
     next_tenant: Arc<AtomicU32>,
-    pub(crate) layout: LayoutFile,
+    /// Where the state's layout is recorded.
+    pub(crate) layout_file: LayoutFile,
     /// Of tenants that come with the configuration, until they are served.
     sockets: BTreeMap<String, Listener>,
     pub(crate) zeroing: Option<Zeroing>,
     pub(crate) waiting: BTreeMap<TenantId, Ready>,
-    pub(crate) wipes: Wipes,
+    /// What is done once a controller has let go of a namespace.
+    pub(crate) detaching: BTreeMap<At, Vec<Then>>,
+    pub(crate) wiper: Wiper,
     pub(crate) foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
@@ -118,17 +123,19 @@ impl ServedDrive {
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
         let pollers = Pollers::new(drive, threads, clock);
+        let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
         let promises = PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events));
         Self {
             tenants: BTreeMap::new(),
-            namespaces: Namespaces::default(),
             next_tenant,
-            layout,
             sockets,
             zeroing: None,
             waiting: BTreeMap::new(),
-            wipes: Wipes::default(),
+            detaching: BTreeMap::new(),
+            wiper: Wiper::default(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
+            state: DriveState::new(config, layout.layout().cloned(), facts),
+            layout_file: layout,
             policy,
             promises,
             clock,
@@ -139,7 +146,6 @@ impl ServedDrive {
             keeper,
             profile,
             lock,
-            config,
             pollers,
         }
     }
@@ -152,8 +158,8 @@ impl ServedDrive {
     /// For threads that read what its tenants get.
     pub fn view(&self) -> DriveView {
         let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
-        let (health, wiper) = (self.pollers.drive_health(), self.wipes.wiper());
-        DriveView { name: self.config.device.name.as_str().into(), board, foresight, health, wiper }
+        let (health, wiper) = (self.pollers.drive_health(), self.wiper.id());
+        DriveView { name: self.config().device.name.as_str().into(), board, foresight, health, wiper }
     }
 
     /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
@@ -161,12 +167,14 @@ impl ServedDrive {
     /// # Errors
     /// A tenant that can't be served, or a thread that can't be started.
     pub fn start_tenants(&mut self) -> Result<()> {
-        let tenants = self.config.tenants.clone();
-        let parts = self.pollers.open_planned(&self.config, &self.policy)?;
-        let coming: Result<Vec<Coming>> =
-            tenants.into_iter().zip(parts).map(|(tenant, parts)| self.begin_to_add(tenant, parts)).collect();
-        let coming = coming?;
-        self.start_namespaces()?;
+        let config = self.state.config().clone();
+        let parts = self.pollers.open_planned(&config, &self.policy)?;
+        let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
+            let id = self.create(tenant.into(), None)?;
+            self.begin_to_add(id, tenant.clone(), &config, parts)
+        };
+        let coming: Vec<Coming> = config.tenants.iter().zip(parts).map(begin).collect::<Result<_>>()?;
+        self.start_namespaces(&config)?;
         coming.into_iter().try_for_each(|coming| self.bring(coming))
     }
 
@@ -193,7 +201,7 @@ impl ServedDrive {
         match happening {
             Happening::Left(id) => self.left(id),
             Happening::Format(id, record) => self.record_format(id, record),
-            Happening::NamespaceLeft(controller, nsid) => self.namespace_left(controller, nsid),
+            Happening::NamespaceLeft(controller, nsid) => self.apply_or_warn(Change::Detached((controller, nsid))),
             Happening::Zeroed(zeroed) => self.zeroed(zeroed),
             Happening::Wiped(step) => self.wiped(step),
             Happening::Looked(range, pieces) => self.overwrite(range, pieces),
@@ -203,76 +211,114 @@ impl ServedDrive {
     }
 
     fn drive_fails(&mut self, what: &str) {
-        let name = &self.config.device.name;
+        let name = &self.config().device.name;
         self.events.tell(EventKind::DriveFailing, None, Some(format!("{name}: {what}")));
         if self.pollers.is_drive_gone() {
             // Pollers that sleep are to let go of it too: it can't be taken away before.
-            self.pollers.tell_behaviour(&self.config);
+            self.pollers.tell_behaviour(self.state.config());
         }
     }
 
-    /// `settings`: of a disk that the configuration file does not have. What comes to nothing leaves no trace of it.
-    pub(crate) fn add(&mut self, mut tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
-        tenant.lba_bytes = tenant.lba_bytes.max(self.pollers.drive_facts().block_bytes);
-        if self.find_disk(&tenant.name).is_some() {
-            bail!("there is a disk {:?} already; choose another name, or remove that one first", tenant.name);
-        }
-        self.pollers.check_cpus(&tenant).map_err(|problem| anyhow!("{}; {}", problem.title, problem.remedy))?;
-        let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
-        self.place(&tenant, settings)?;
-        let (name, size) = (tenant.name.clone(), tenant.size);
-        let added = self.serve_placed(tenant);
-        if added.is_ok() {
-            self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
-        }
-        if added.is_err()
-            && is_new
-            && let Err(error) = self.layout.withdraw(&name)
-        {
-            (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its range stays reserved: {error}"));
-        }
-        added
+    /// The file's view of this drive, with the disks that were made since.
+    pub(crate) fn config(&self) -> &Config {
+        self.state.config()
     }
 
-    /// A tenant that has its range of the drive.
-    pub(crate) fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
-        self.config.make_socket_directory(&tenant, None)?;
-        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
-        let coming = self.begin_to_add(tenant, parts)?;
-        let id = coming.id;
-        self.bring(coming)?;
+    /// Applies a command to the drive's state: records the layout, and carries out what follows. If the record fails,
+    /// nothing has changed. An effect that fails keeps no other from being carried out.
+    ///
+    /// # Errors
+    /// A [`DiskError`] where the command is refused or can't be recorded; else what the first failed effect says.
+    pub(crate) fn apply(&mut self, command: Change) -> Result<()> {
+        let before = self.state.may_record(&command).then(|| self.state.clone());
+        let Effects { record, then } = self.state.apply(command)?;
+        let recorded = match record {
+            Some(Record::Keep(layout)) => self.layout_file.save(layout),
+            Some(Record::Withdraw(layout)) => self.layout_file.save_without_withdrawn(layout),
+            None => Ok(()),
+        };
+        if let Err(error) = recorded {
+            before.into_iter().for_each(|before| self.state = before);
+            return Err(not_durable(&error).into());
+        }
+        let mut failed = None;
+        for effect in then {
+            if let Err(error) = self.carry_out(effect) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// News that nobody waits for.
+    pub(crate) fn apply_or_warn(&mut self, news: Change) {
+        if let Err(error) = self.apply(news) {
+            (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &format!("{error:#}"));
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) -> Result<()> {
+        match effect {
+            Effect::Connect(id) => {
+                if let Some(ready) = self.waiting.remove(&id) {
+                    self.put_on_socket(id, ready)?;
+                }
+            }
+            Effect::Zero(id) => self.zero(id)?,
+            Effect::Leave(id) => self.leave(id),
+            Effect::StopZeroing(id) => self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id)),
+            Effect::Order(controller, order) => self.order_namespace(controller, order),
+            Effect::ShowSize(id) => self.show_size(id),
+            Effect::TellDetached(at) => self.tell_detached(at),
+            Effect::TellZeroed(id) => self.tell_zeroed(id),
+            Effect::TellNotZeroed(id, why) => self.tell_not_zeroed(id, &why),
+            Effect::Wipe => self.wipe_next(),
+        }
+        Ok(())
+    }
+
+    /// A disk comes, and has a place on the drive. `section`: of a disk that the configuration file does not have.
+    pub(crate) fn create(&mut self, disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
+        let id = self.new_id();
+        self.apply(Change::Create { id, disk, section: section.map(str::to_owned) })?;
         Ok(id)
     }
 
-    /// Gives a tenant its range of the drive, durably. One that was there before has it still.
-    fn place(&mut self, tenant: &Tenant, settings: Option<&str>) -> Result<()> {
-        if self.layout.layout().is_none_or(|layout| layout.find(&tenant.name).is_some()) {
-            return Ok(());
+    /// A tenant comes with a disk. `section` as for [`create`](Self::create). A failure leaves no trace of the disk.
+    pub(crate) fn add(&mut self, mut tenant: Tenant, config: &Config, section: Option<&str>) -> Result<()> {
+        tenant.lba_bytes = tenant.lba_bytes.max(self.state.facts().block_bytes);
+        self.pollers.check_cpus(&tenant)?;
+        let is_new = self.state.layout().is_some() && self.state.placement(&tenant.name).is_none();
+        let (name, size) = (tenant.name.clone(), tenant.size);
+        let id = self.create((&tenant).into(), section)?;
+        if let Err(error) = self.serve(id, tenant, config) {
+            if is_new && let Err(error) = self.apply(Change::Withdraw(id)) {
+                (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its range stays reserved: {error}"));
+            } else if !is_new {
+                self.apply_or_warn(Change::Remove(id));
+            }
+            return Err(error);
         }
-        let Some(mut layout) = self.placed(tenant)? else { return Ok(()) };
-        if self.pollers.zeroer().is_none() {
-            layout.accept_content();
-        }
-        if let Some(settings) = settings {
-            layout.set_settings(&tenant.name, settings);
-        }
-        self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
+        self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
+        Ok(())
     }
 
-    /// The layout with one more tenant; `None`: the drive has none.
+    /// Serves a tenant whose disk has a place.
     ///
     /// # Errors
-    /// There is no room for it.
-    pub(crate) fn placed(&self, tenant: &Tenant) -> Result<Option<Layout>, ConfigErrors> {
-        let Some(recorded) = self.layout.layout() else { return Ok(None) };
-        let placed: HashSet<&str> = recorded.placements().iter().map(|placement| placement.name.as_str()).collect();
-        let mut config = self.config.clone();
-        let tenants = self.tenants.values().map(|live| &live.tenant);
-        // What is leaving has none any more, and must not get one again.
-        let tenants = tenants.filter(|it| placed.contains(it.name.as_str())).chain([tenant]);
-        config.tenants = tenants.cloned().collect();
-        config.namespaces.retain(|it| placed.contains(it.name.as_str()));
-        config.plan_layout(recorded.device(), Some(recorded)).map(|(layout, _)| Some(layout))
+    /// Why it is not served. Its disk is not there then.
+    pub(crate) fn serve_placed(&mut self, tenant: Tenant, config: &Config) -> Result<TenantId> {
+        let id = self.create((&tenant).into(), None)?;
+        self.serve(id, tenant, config).inspect_err(|_| self.apply_or_warn(Change::Remove(id)))?;
+        Ok(id)
+    }
+
+    /// `config`: says where the tenant is served.
+    fn serve(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<()> {
+        config.make_socket_directory(&tenant, None)?;
+        let parts = self.pollers.open_for(config, &self.policy, &tenant)?;
+        let coming = self.begin_to_add(id, tenant, config, parts)?;
+        self.bring(coming)
     }
 
     /// Given once.
@@ -282,23 +328,22 @@ impl ServedDrive {
 
     /// The tenant that has that name now.
     pub(crate) fn find_tenant(&self, name: &str) -> Option<TenantId> {
-        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
+        self.state.find_tenant(name)
     }
 
     /// Which tenant or namespace has that name now.
     pub(crate) fn find_disk(&self, name: &str) -> Option<TenantId> {
-        self.find_tenant(name).or_else(|| self.namespaces.find(name))
+        self.state.disks().find(name)
     }
 
-    /// Makes a tenant's front end, and sends its queues to their pollers. It has an identifier from now on.
-    fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
-        let id = self.new_id();
+    /// Makes a tenant's front end, and sends its queues to their pollers.
+    fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<Coming> {
         let fitted = self.fit(id, &tenant, &parts);
         let made = fitted.with_context(|| format!("tenant {}", tenant.name));
         let mut fitted = match made {
             Ok(fitted) => fitted,
             Err(error) => {
-                self.pollers.close_unused(&self.config);
+                self.pollers.close_unused(config);
                 return Err(error);
             }
         };
@@ -313,16 +358,15 @@ impl ServedDrive {
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
         let overcommits = tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
-        let home = self.config.home(&tenant);
+        let home = config.home(&tenant);
         self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), home, leaving: None });
         Ok(Coming { id, fitted, parts, slots })
     }
 
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
-        let bind = || startup::bind(&self.config, tenant, None, self.keeper.as_ref());
+        let bind = || startup::bind(self.state.config(), tenant, None, self.keeper.as_ref());
         let listener = self.sockets.remove(&tenant.name).map_or_else(bind, |it| Ok(Some(it)))?;
-        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
-        let placement = placement.context("it has no place on the drive")?;
+        let placement = self.state.placement(&tenant.name).context("it has no place on the drive")?;
         if placement.formatting_to_lba_bytes.is_some() {
             let name = &tenant.name;
             let line =
@@ -351,7 +395,7 @@ impl ServedDrive {
     /// It is not the drive's own identifier. If a client handed the drive over while the daemon ran, only the next
     /// start reads that identifier, and the mark must not change.
     fn drive_mark(&self) -> String {
-        format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name)
+        format!("{}:{}", self.config().runtime_dir.display(), self.config().device.name)
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
@@ -370,20 +414,11 @@ impl ServedDrive {
                 Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
             }
         }
-        let name = live.tenant.name.clone();
-        let ready = Ready { serve: fitted.serve, served_at };
-        let brought = match failed {
-            Some(error) => Err(error),
-            None => {
-                // Its first client finds them there.
-                self.settle_namespaces();
-                self.zero_or_serve(id, &name, ready)
-            }
-        };
-        if brought.is_err() {
-            self.remove(id);
+        if let Some(error) = failed {
+            return Err(error);
         }
-        brought
+        self.waiting.insert(id, Ready { serve: fitted.serve, served_at });
+        self.apply(Change::Placed(id))
     }
 
     pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
@@ -396,7 +431,7 @@ impl ServedDrive {
 
     pub(crate) fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
-            bail!("{}", nobody(id))
+            return Err(nobody(id).into());
         };
         live.tenant.terms = terms;
         let terms = Terms { pollers: live.places.len() as u16, ..terms };
@@ -428,41 +463,25 @@ impl ServedDrive {
         for (id, live) in &self.tenants {
             foresight.set(*id, &live.tenant, live.tenant.overcommit);
         }
-        let name = &self.config.device.name;
+        let name = &self.config().device.name;
         (self.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {} decides now", policy.name()));
         self.events.tell(EventKind::PolicyChanged, None, Some(format!("{name}: {}", policy.name())));
         self.policy = policy;
     }
 
     fn record_format(&mut self, id: TenantId, record: FormatRecord) {
-        let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
-        let lba_bytes = record.lba_bytes;
-        let namespace = self.namespaces.at(id, record.nsid);
-        let name = match namespace {
-            Some((_, live)) => &live.namespace.name,
-            None => &tenant.name,
-        };
-        let holders = namespace.map_or(1, |(id, _)| self.namespaces.holders(id));
-        let recorded = match record.step {
-            _ if namespace.is_none() && record.nsid != front_end::NSID => Err("it was detached meanwhile".to_owned()),
-            // Another controller got it while the guest began.
-            FormatStep::Begins if holders > 1 => Err("another tenant has it too".to_owned()),
-            FormatStep::Begins => self.layout.begin_format(name, lba_bytes).map_err(|it| why(&it)),
-            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes).map_err(|it| why(&it)),
-        };
-        match (&recorded, record.step) {
-            (Ok(()), FormatStep::Begins) => {}
-            (Ok(()), FormatStep::Ends) => {
-                (self.around.sink)(
-                    Level::Info.of_tenant(name),
-                    &format!("{name}: formatted with LBAs of {lba_bytes} bytes"),
-                );
-            }
-            (Err(error), _) => {
-                (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: its Format fails: {error}"));
-            }
+        let (nsid, lba_bytes) = (record.nsid, record.lba_bytes);
+        let disk = self.state.attachments().at(id, nsid).unwrap_or(id);
+        let Some(name) = self.state.disks().get(disk).map(|disk| disk.name.clone()) else { return };
+        let has_ended = record.step == FormatStep::Ends;
+        let recorded = self.apply(Change::Format { id, nsid, lba_bytes, has_ended });
+        if let Err(error) = &recorded {
+            (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its Format fails: {error}"));
+        } else if has_ended {
+            let line = format!("{name}: formatted with LBAs of {lba_bytes} bytes");
+            (self.around.sink)(Level::Info.of_tenant(&name), &line);
         }
-        for (poller, slot) in places {
+        for (poller, slot) in self.tenants.get(&id).iter().flat_map(|live| &live.places) {
             let order = front_end::recorded(record, recorded.is_ok());
             self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
         }
@@ -478,10 +497,6 @@ impl ServedDrive {
     }
 }
 
-fn why(error: &layout::LayoutError) -> String {
-    format!("{}; {}", error.what(), error.remedy())
-}
-
 /// What a tenant is promised and held to.
 pub(crate) fn terms_in_words(terms: &Terms) -> String {
     let promise = match terms.class {
@@ -495,10 +510,6 @@ pub(crate) fn terms_in_words(terms: &Terms) -> String {
     let floor = terms.floor.in_words().map(|floor| format!(", at least {floor}")).unwrap_or_default();
     let limits = terms.limits.in_words().map(|limits| format!(", at most {limits}")).unwrap_or_default();
     format!("{promise}{floor}{limits}")
-}
-
-pub(crate) fn nobody(id: TenantId) -> String {
-    format!("there is no tenant with the identifier {}", id.0)
 }
 
 pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {

@@ -8,7 +8,7 @@ const NAMES_MAX: usize = 3;
 /// What is served, and what needs an operator's attention.
 pub fn in_words<'a>(all: &[&'a ServedDrive], missing: &[&'a str]) -> String {
     let drives = || all.iter().copied();
-    let disks = drives().map(|drive| drive.tenants.len() + drive.namespaces.count()).sum();
+    let disks = drives().map(|drive| drive.state.disks().iter().count()).sum();
     let zeroing = drives().map(|drive| drive.waiting.len()).sum::<usize>();
     let mut broken: Vec<&str> = drives().flat_map(ServedDrive::broken_promises).collect();
     broken.sort_unstable();

@@ -16,7 +16,10 @@ use io_model::TenantId;
 use policy::PolicyConfig;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 
-use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, nobody};
+use state::Command;
+use state::errors::nobody;
+
+use crate::served_drive::{ADD_LIMIT, Live, ServedDrive};
 use api::{DiskError, Reason};
 use runtime::front_end::Reached;
 use runtime::happening::Happening;
@@ -24,23 +27,24 @@ use runtime::poller_thread::{Message, TenantAt};
 use runtime::threads;
 
 impl ServedDrive {
-    /// Serves a tenant no more. Its range of the drive stays reserved.
-    pub(crate) fn remove(&mut self, id: TenantId) {
+    /// Has a tenant's pollers let go of it.
+    pub(crate) fn leave(&mut self, id: TenantId) {
         let teller = self.teller.clone();
         let left = move || {
             let teller = teller.clone();
             Box::new(move || teller.tell(Happening::Left(id))) as Box<dyn FnOnce() + Send>
         };
-        if let Ok(0) = self.begin_to_leave(id, left) {
-            self.left(id);
+        if self.begin_to_leave(id, left).is_ok_and(|parts| parts > 0) {
+            return;
         }
+        self.left(id);
     }
 
     /// Takes a tenant off its socket, and has its pollers let go of it; each calls `left` then. Returns how many they
     /// are.
     fn begin_to_leave(&mut self, id: TenantId, left: impl Fn() -> Box<dyn FnOnce() + Send>) -> Result<usize> {
         let live = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none());
-        let live = live.ok_or_else(|| anyhow!(nobody(id)))?;
+        let live = live.ok_or_else(|| nobody(id))?;
         self.waiting.remove(&id);
         if let Some(server) = live.server.take() {
             server.stop();
@@ -52,7 +56,6 @@ impl ServedDrive {
             };
             let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
         }
-        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
         let parts = live.places.len();
         live.leaving = Some(parts);
         for (poller, slot) in &live.places {
@@ -63,20 +66,22 @@ impl ServedDrive {
 
     /// A poller has let go of its part of a tenant.
     pub(crate) fn left(&mut self, id: TenantId) {
-        let Some(parts) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
-        *parts = parts.saturating_sub(1);
-        if *parts > 0 {
-            return;
+        if let Some(parts) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) {
+            *parts = parts.saturating_sub(1);
+            if *parts > 0 {
+                return;
+            }
         }
-        let Some(Live { tenant, .. }) = self.forget(id) else { return };
-        (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
-        self.remove_directory_of(&tenant);
-        self.wipe_if_let_go_of(id);
+        if let Some(Live { tenant, .. }) = self.forget(id) {
+            (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
+            self.remove_directory_of(&tenant);
+        }
+        self.apply_or_warn(Command::Left(id));
     }
 
     /// The directory of a socket that is gone, unless something else is in it.
     fn remove_directory_of(&self, tenant: &Tenant) {
-        if let Some(directory) = self.config.socket_path(tenant).as_deref().and_then(Path::parent) {
+        if let Some(directory) = self.config().socket_path(tenant).as_deref().and_then(Path::parent) {
             // If it can't be removed, it is in nobody's way. Not by rmdir(2), which the thread may not call.
             let _ = unlinkat(CWD, directory, AtFlags::REMOVEDIR);
         }
@@ -86,8 +91,7 @@ impl ServedDrive {
         let live = self.tenants.remove(&id)?;
         Arc::make_mut(&mut self.foresight).forget(id);
         self.pollers.forget(id);
-        self.pollers.close_unused(&self.config);
-        self.controller_left(id);
+        self.pollers.close_unused(self.state.config());
         Some(live)
     }
 
@@ -109,7 +113,9 @@ impl ServedDrive {
             left.recv_timeout(ADD_LIMIT).map_err(|_| anyhow!("a poller does not let go of it"))?;
             self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|parts| *parts -= 1);
         }
-        Ok(self.forget(id))
+        let live = self.forget(id);
+        self.apply(Command::Left(id))?;
+        Ok(live)
     }
 
     /// Whether a client has a tenant's disk now.
@@ -122,7 +128,7 @@ impl ServedDrive {
         let Some(live) = self.tenants.get(&id) else { return false };
         // A VMM reconnects a virtio disk, and a block device waits. An NVMe client needs the keeper.
         let needs_keeper = live.tenant.frontend.is_controller();
-        self.config.device.backend.outlives_daemon()
+        self.config().device.backend.outlives_daemon()
             && (!needs_keeper || live.server.as_ref().is_some_and(Reached::is_kept))
     }
 
@@ -134,7 +140,7 @@ impl ServedDrive {
 
     /// Whether a tenant can be taken off without anybody noticing.
     pub(crate) fn is_free(&self, id: TenantId) -> bool {
-        !self.is_attached(id) && !self.waiting.contains_key(&id) && !self.is_zeroed(id)
+        !self.is_attached(id) && !self.waiting.contains_key(&id) && !self.state.jobs().is_zeroed(id)
     }
 
     /// Tenants that are with other pollers than `config` has them.
@@ -166,13 +172,11 @@ impl ServedDrive {
         let failed = |why| DiskError::new(Reason::Failed, why, "start the daemon again to have it served");
         let old = match self.take_off(id) {
             Ok(Some(live)) => live.tenant,
-            Ok(None) => return Err(failed(nobody(id))),
+            Ok(None) => return Err(nobody(id)),
             Err(error) => return Err(failed(format!("{name:?} is served no more: {error:#}"))),
         };
-        let before = std::mem::replace(&mut self.config, config.clone());
-        let served = self.serve_placed(tenant);
-        self.config = before;
-        served.map_err(|error| match self.serve_placed(old) {
+        let before = self.config().clone();
+        self.serve_placed(tenant, config).map_err(|error| match self.serve_placed(old, &before) {
             Ok(_) => {
                 let title = format!("{name:?} can't be served so: {error:#}");
                 DiskError::new(Reason::NotServable, title, "change that; it is served as before")
@@ -188,8 +192,8 @@ impl ServedDrive {
     /// A client has left: nothing keeps its tenant from the pollers that are its own by now.
     pub(crate) fn client_left(&mut self, name: &str) {
         let Some(id) = self.find_tenant(name) else { return };
-        if self.misplaced(&self.config).any(|misplaced| misplaced == id) && self.is_free(id) {
-            self.follow(id, &self.config.clone());
+        if self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id) {
+            self.follow(id, &self.config().clone());
         }
     }
 

@@ -3,7 +3,8 @@
 use io_model::TenantId;
 use poller::recorder;
 
-use crate::error_texts::no_such_tenant;
+use state::errors::no_such_tenant;
+
 use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
@@ -45,7 +46,7 @@ impl ServedDrive {
             recording
         };
         let rings = live.places.iter().map(ring).collect();
-        let drive = self.config.device.name.as_str().into();
+        let drive = self.config().device.name.as_str().into();
         Some(Recorded { tenant: id, drive, policy: self.policy.name(), start, rings })
     }
 

@@ -1,6 +1,5 @@
-//! What the owner knows of ranges that deleted disks left, and of the wiper.
+//! Where the wiper is, and how fast it comes on.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use io_model::TenantId;
@@ -36,26 +35,17 @@ pub(crate) fn done_bytes(range: &Wiping) -> u64 {
     range.size_bytes * u64::from(range.passes) + range.wiped_bytes
 }
 
-/// What the owner knows of deletions.
+/// What overwrites the ranges that deleted disks left, one after the other.
 #[derive(Debug, Default)]
-pub struct Wipes {
+pub(crate) struct Wiper {
     pub(crate) state: State,
-    /// Ranges of tenants that are still leaving.
-    pub(crate) held: BTreeMap<TenantId, Vec<u64>>,
-    /// Ranges that the drive failed, and why: until the next start nobody has them.
-    pub(crate) failed: BTreeMap<u64, String>,
     /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
     pub(crate) drive_makes_no_zeros: bool,
 }
 
-impl Wipes {
-    /// Whether the range that starts there could not be overwritten.
-    pub fn has_failed(&self, offset_bytes: u64) -> bool {
-        self.failed.contains_key(&offset_bytes)
-    }
-
-    /// The wiper, while it is there.
-    pub fn wiper(&self) -> Option<TenantId> {
+impl Wiper {
+    /// Its identifier at the pollers, while it is there.
+    pub(crate) fn id(&self) -> Option<TenantId> {
         match self.state {
             State::Away => None,
             State::Busy(_, at, ..) => Some(at.id),
@@ -75,10 +65,5 @@ impl Wipes {
     pub(crate) fn write_bytes(&self, range: &Wiping) -> Option<u64> {
         let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
         begun.write_bytes.filter(|_| *offset_bytes == range.offset_bytes)
-    }
-
-    pub(crate) fn may_begin(&self, range: &Wiping) -> bool {
-        let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
-        !is_held && !self.has_failed(range.offset_bytes)
     }
 }

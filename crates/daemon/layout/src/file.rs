@@ -270,13 +270,20 @@ impl LayoutFile {
         removed.map_err(|e| io_error(path, "remove", e))
     }
 
-    /// Takes back the range of a tenant that came to nothing: no client has ever seen it.
+    /// Records a layout from which a tenant was [withdrawn](Layout::withdraw), durably.
     ///
     /// # Errors
     /// The file can't be written; the range stays reserved.
+    pub fn save_without_withdrawn(&mut self, layout: Layout) -> Result<(), LayoutError> {
+        self.record(layout)
+    }
+
+    /// Takes back the range of a tenant that came to nothing: no client has ever seen it.
+    ///
+    /// # Errors
+    /// As for [`LayoutFile::save_without_withdrawn`].
     pub fn withdraw(&mut self, name: &str) -> Result<(), LayoutError> {
-        let layout = self.layout.clone();
-        match layout.and_then(|mut layout| layout.withdraw(name).then_some(layout)) {
+        match self.layout.clone().and_then(|mut layout| layout.withdraw(name).then_some(layout)) {
             Some(layout) => self.record(layout),
             None => Ok(()),
         }

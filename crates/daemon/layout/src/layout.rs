@@ -196,7 +196,7 @@ impl Layout {
     }
 
     /// A tenant that came to nothing: nobody was ever served as it. `false`: there is no such tenant.
-    pub(crate) fn withdraw(&mut self, name: &str) -> bool {
+    pub fn withdraw(&mut self, name: &str) -> bool {
         let Some(placement) = self.remove(name) else { return false };
         if placement.zeroed_bytes.is_none() {
             placement.extents.into_iter().for_each(|extent| space::add(&mut self.clean, extent));
@@ -239,7 +239,7 @@ impl Layout {
     }
 
     /// So much of a tenant's disk needs no zeroing any more. `false`: there is no such tenant.
-    pub(crate) fn set_zeroed(&mut self, name: &str, zeroed_bytes: u64) -> bool {
+    pub fn set_zeroed(&mut self, name: &str, zeroed_bytes: u64) -> bool {
         let Some(placement) = self.find_mut(name) else { return false };
         placement.zeroed_bytes = (zeroed_bytes < placement.size_bytes()).then_some(zeroed_bytes);
         if placement.zeroed_bytes.is_none() {
@@ -250,7 +250,7 @@ impl Layout {
 
     /// A tenant's guest formats its namespace to this LBA size, or has done so if `ended`. False, and nothing changes,
     /// where the tenant is not known or the size is neither 512 nor 4096.
-    pub(crate) fn format(&mut self, name: &str, lba_bytes: u32, ended: bool) -> bool {
+    pub fn format(&mut self, name: &str, lba_bytes: u32, ended: bool) -> bool {
         let found = self.find_mut(name);
         let Some(placement) = found.filter(|_| matches!(lba_bytes, 512 | 4096)) else { return false };
         placement.formatting_to_lba_bytes = (!ended).then_some(lba_bytes);
