@@ -16,7 +16,6 @@ use rustix::fs::OFlags;
 
 use crate::crash;
 use crate::layout::{DeviceIdentity, Layout};
-use crate::placement::{Placement, WipeMethod};
 
 /// 1024 tenants need a tenth of this.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -220,46 +219,6 @@ impl LayoutFile {
         Ok(())
     }
 
-    /// Records a changed copy of the layout. `change` says whether there is anything to record.
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports; the layout is as before.
-    fn change(&mut self, change: impl FnOnce(&mut Layout) -> bool) -> Result<bool, LayoutError> {
-        let Some(mut layout) = self.layout.clone() else { return Ok(false) };
-        let is_changed = change(&mut layout);
-        if is_changed {
-            self.save(layout)?;
-        }
-        Ok(is_changed)
-    }
-
-    /// Records other settings of a disk, if it was made while the daemon ran, and that it has `size_bytes` now or grows
-    /// to them ([`Layout::grow`]); with `accept_content` nothing new is to be zeroed. One write, both or neither.
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports; or, inside, what [`Layout::grow`] does.
-    pub fn change_disk(
-        &mut self,
-        name: &str,
-        settings: Option<&str>,
-        size_bytes: u64,
-        accept_content: bool,
-    ) -> Result<Result<(), u64>, LayoutError> {
-        let mut grown = Ok(());
-        self.change(|layout| {
-            let had_bytes = layout.find(name).map_or(size_bytes, Placement::size_bytes);
-            if size_bytes > had_bytes {
-                grown = layout.grow(name, size_bytes - had_bytes);
-            }
-            if accept_content {
-                layout.accept_content();
-            }
-            let is_known = settings.is_none_or(|settings| layout.set_settings(name, settings));
-            grown.is_ok() && is_known
-        })?;
-        Ok(grown)
-    }
-
     /// Removes the file of a drive that has nobody's data, durably.
     ///
     /// # Errors
@@ -289,73 +248,15 @@ impl LayoutFile {
         }
     }
 
-    /// Records that a tenant is deleted: its ranges wait to be wiped. `others` are disks whose settings change with it,
-    /// such as namespaces that are detached from it. It is one write, all or nothing. `false`: there is no such tenant.
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn release(
-        &mut self,
-        name: &str,
-        method: WipeMethod,
-        others: &[(String, String)],
-    ) -> Result<bool, LayoutError> {
-        self.change(|layout| {
-            let is_known = layout.release(name, method);
-            for (of, settings) in others {
-                layout.set_settings(of, settings);
-            }
-            is_known
-        })
-    }
-
-    /// Records that a disk which was made while the daemon ran is declared from now on: the configuration has its
-    /// settings.
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn declare(&mut self, name: &str) -> Result<bool, LayoutError> {
-        self.change(|layout| layout.declare(name))
-    }
-
-    /// Records how far the wiper is; see [`Layout::set_wiped`].
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn set_wiped(&mut self, offset_bytes: u64, passes: u8, wiped_bytes: u64) -> Result<bool, LayoutError> {
-        self.change(|layout| layout.set_wiped(offset_bytes, passes, wiped_bytes))
-    }
-
-    /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096): a Format of it has ended.
+    /// Records that a tenant's namespace has LBAs of `lba_bytes` (512 or 4096).
     ///
     /// # Errors
     /// [`LayoutError::NoSuchTenant`], and what [`LayoutFile::save`] reports.
     pub fn set_lba_bytes(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
-        self.format(tenant, lba_bytes, true)
-    }
-
-    /// Records that a Format of a tenant's namespace to LBAs of `lba_bytes` (512 or 4096) begins.
-    ///
-    /// # Errors
-    /// As [`LayoutFile::set_lba_bytes`].
-    pub fn begin_format(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
-        self.format(tenant, lba_bytes, false)
-    }
-
-    /// Records how much of a tenant's disk needs no zeroing any more, from its start. A tenant that is not known needs
-    /// nothing.
-    ///
-    /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn set_zeroed(&mut self, tenant: &str, zeroed_bytes: u64) -> Result<(), LayoutError> {
-        self.change(|layout| layout.set_zeroed(tenant, zeroed_bytes)).map(drop)
-    }
-
-    fn format(&mut self, tenant: &str, lba_bytes: u32, ended: bool) -> Result<(), LayoutError> {
-        if self.change(|layout| layout.format(tenant, lba_bytes, ended))? {
-            return Ok(());
+        match self.layout.clone().and_then(|mut layout| layout.format(tenant, lba_bytes, true).then_some(layout)) {
+            Some(layout) => self.save(layout),
+            None => Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes }),
         }
-        Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes })
     }
 }
 
@@ -518,20 +419,6 @@ mod tests {
             let refused = LayoutFile::open(Some(path.clone())).expect_err("cut").to_string();
             assert!(refused.contains("it was cut short"), "{kept}: {refused}");
         }
-    }
-
-    #[test]
-    fn a_disk_goes_and_others_change_with_it_in_one_write() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join("drive.img.layout.toml");
-        let mut file = LayoutFile::open(Some(path.clone())).expect("no file yet");
-        file.save(planned()).expect("saved");
-        let others = [("b".to_owned(), "[[namespace]]\nname = \"b\"\n".to_owned())];
-        assert!(file.release("a", WipeMethod::Zeros, &others).expect("recorded"));
-        let read = LayoutFile::open(Some(path)).expect("the file");
-        let layout = read.layout().expect("recorded");
-        assert_eq!(layout.settings().collect::<Vec<_>>(), [("b", others[0].1.as_str())]);
-        assert_eq!((layout.find("a"), layout.wiping().len()), (None, 1));
     }
 
     #[test]

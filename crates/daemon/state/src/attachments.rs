@@ -1,10 +1,11 @@
 //! Which controllers have which namespaces.
 //!
 //! What is wanted follows from the disks; what is there, from the orders that were given. After each change the
-//! difference is [settled](Attachments::settle): what is not wanted any more is detached, and what is wanted is attached
-//! as soon as its identifier is free on that controller.
+//! difference is [settled](Attachments::settle): what is not wanted any more is detached, and what is wanted is
+//! attached as soon as its identifier is free on that controller.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use io_model::TenantId;
 
@@ -98,8 +99,8 @@ impl Attachments {
         }
         let mut new = Vec::new();
         for (at, (namespace, read_only)) in wanted {
-            if !self.0.contains_key(&at) {
-                self.0.insert(at, Attached { namespace, read_only, elsewhere: false, is_leaving: false });
+            if let Entry::Vacant(entry) = self.0.entry(at) {
+                entry.insert(Attached { namespace, read_only, elsewhere: false, is_leaving: false });
                 new.push(at);
             }
         }

@@ -26,7 +26,7 @@ pub struct Proposal {
 }
 
 impl DriveState {
-    /// The same disk as `section` describes, if there is a disk of that name.
+    /// The disk of that name, if its section has equal settings.
     ///
     /// # Errors
     /// There is another disk of that name, or data of one.

@@ -509,7 +509,9 @@ fn a_namespace_stays_when_its_tenant_leaves_the_file() {
         .and_then(Prepared::commit)
         .unwrap_or_else(|e| panic!("{e}"));
     // As if it had been made while the daemon ran.
-    file.change_disk("logs", Some(&namespace(2)), 2 * MIB, false).expect("recorded").expect("its size");
+    let mut layout = file.layout().cloned().expect("recorded");
+    assert!(layout.set_settings("logs", &namespace(2)));
+    file.save(layout).expect("recorded");
     drop(lock);
     let declared = |tenants: &[&str]| image_config(dir.path(), "size = \"32MiB\"\ncreate = true", tenants);
     let next = Prepared::new(declared(&["a"])).unwrap_or_else(|e| panic!("{e}"));
