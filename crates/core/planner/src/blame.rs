@@ -183,7 +183,7 @@ fn for_another_reason(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usi
     if let Ok(outcome) = planner.outcome(evidence.policy, &now)
         && let Some(forecast) = outcome.forecast.tenants.get(at)
     {
-        let foreseen = forecast.at(tenant.percentile());
+        let foreseen = forecast.at_percentile;
         if foreseen <= target {
             let percentile = tenant.percentile();
             let load = format!("the load that there is explains {} at the {percentile}th percentile", words(foreseen));
@@ -226,7 +226,7 @@ fn too_much_alone(
 ) -> Option<String> {
     let alone = planner.outcome(policy, std::slice::from_ref(asks)).ok()?;
     let percentile = asks.percentile();
-    let took = alone.forecast.tenants.first().map(|forecast| forecast.at(percentile)).filter(|took| *took > target)?;
+    let took = alone.forecast.tenants.first().map(|forecast| forecast.at_percentile).filter(|took| *took > target)?;
     let (took, target, many) = (words(took), words(target), percentile.in_words());
     let load = match asks.load {
         Load::Closed { depth } => format!("{depth} of its commands outstanding"),
@@ -358,7 +358,7 @@ mod tests {
                 _ => TenantForecast { ..fake::forecast(1_000.0, together_us) },
             };
             let each = tenants.iter().map(forecast).collect();
-            Ok(Forecast { tenants: each, drive_utilization: 0.5, poller_utilization: 0.1 })
+            Ok(Forecast { tenants: each, drive_utilization: 0.5, poller_utilization: 0.1, played_ios: 0 })
         });
         blame(&planner, Evidence { policy: &POLICY, tenants, assumed, measured, starved }, 0)
     }

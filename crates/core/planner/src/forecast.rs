@@ -1,10 +1,12 @@
-//! What tenants will get.
+//! What tenants will get: the engine plays the real policy, and this is what is read off.
 
+use engine::{Effort, Report, TenantReport};
 use io_model::Nanos;
-use policy::{Class, Limits, Percentile, PolicyConfig};
+use policy::{Class, Floor, Limits, PolicyConfig};
 
 use crate::bound::bounds_ns;
-use crate::model::{Model, Tail};
+use crate::figures::busy_ns;
+use crate::play::{self, ALONE, FULL};
 use crate::{Load, Site, Tenant};
 
 /// What keeps a tenant from getting more.
@@ -33,15 +35,15 @@ pub struct TenantForecast {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_s: f64,
-    /// Mean latency, from the command's submission to its completion, waiting included. An open load that asks for more
-    /// than it gets waits ever longer: then it is what its outstanding commands (4096 for each vCPU) take.
+    /// Mean latency, as the guest sees it. An open load that asks for more than it gets waits ever longer.
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
-    /// Any percentile of the same.
-    pub tail: Tail,
+    /// What as many commands as were promised, 99 of 100 without a promise, do not exceed; twice the standard error of
+    /// the play is added, so that a promise does not rest on luck.
+    pub at_percentile: Nanos,
     /// An upper bound of the latency, if addresses and sizes are random, the drive behaves as its profile and guests'
-    /// times vary as [`Host::guest_varies`](crate::Host::guest_varies) says.
+    /// times vary as [`GuestCosts::varies_permille`](engine::GuestCosts::varies_permille) says.
     ///
     /// `None` if there is no bound: for open loads and tenants with limits; beside open loads, or closed ones that
     /// nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; and with garbage collection.
@@ -58,13 +60,6 @@ pub struct TenantForecast {
     pub limited_by: LimitedBy,
 }
 
-impl TenantForecast {
-    /// The latency that this percentage of its commands does not exceed.
-    pub fn at(&self, percentile: Percentile) -> Nanos {
-        if percentile == Percentile::P99 { self.p99 } else { self.tail.percentile(percentile.percent()) }
-    }
-}
-
 /// What all tenants will get under one policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
@@ -74,6 +69,8 @@ pub struct Forecast {
     pub drive_utilization: f64,
     /// How busy the busiest poller is, 0 to 1.
     pub poller_utilization: f64,
+    /// Commands that were played for it.
+    pub played_ios: u64,
 }
 
 /// Nothing can be said.
@@ -92,72 +89,183 @@ pub enum Unmodelled {
         /// What it must be.
         remedy: &'static str,
     },
+    /// The engine can't play it.
+    #[error("it can't be played: {0}")]
+    Unplayable(String),
+    /// It would take longer than its limit.
+    #[error("playing it takes too long")]
+    TooLong,
 }
 
-/// What each tenant will get from the drive under a policy. Pure; O(tenants) with a factor for the iterations.
+/// How a question is answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Means<'a> {
+    /// How much is played.
+    pub(crate) effort: Effort,
+    /// The emergency brake.
+    pub(crate) is_over: &'a dyn Fn() -> bool,
+}
+
+impl Means<'_> {
+    /// A whole play, as long as it takes.
+    pub(crate) const FULL: Means<'static> = Means { effort: FULL, is_over: &|| false };
+
+    pub(crate) fn play(self, site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Report, Unmodelled> {
+        let scenario = play::scenario(site, policy, tenants);
+        let report = engine::play_within(&scenario, self.effort, self.is_over);
+        report.map_err(|error| Unmodelled::Unplayable(error.to_string()))?.ok_or(Unmodelled::TooLong)
+    }
+}
+
+/// What each tenant will get from the drive under a policy: a whole play. The same question has the same answer.
 ///
 /// # Errors
-/// A demand that makes no sense.
+/// A demand that makes no sense, or that the engine can't play.
 pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Forecast, Unmodelled> {
+    forecast(site, policy, tenants, Means::FULL)
+}
+
+pub(crate) fn forecast(
+    site: &Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    means: Means<'_>,
+) -> Result<Forecast, Unmodelled> {
     tenants.iter().try_for_each(check)?;
-    let mut model = Model::new(site, policy, tenants);
-    model.solve();
-    let bounds = bounds_ns(site, policy, tenants);
-    let forecast = |(at, tenant): (usize, &Tenant)| {
-        let means = model.means(at);
-        let (alone, alone_p99, lowest) = alone(site, tenant);
-        let tail = model.tail(at);
-        let iops = tenant.most_iops().map_or(means.iops, |most| means.iops.min(most));
-        TenantForecast {
-            iops,
-            bandwidth_bytes_s: iops * tenant.mean_len_bytes(),
-            mean: Nanos(means.mean_ns as u64),
-            p99: tail.percentile(99.0),
-            tail,
+    let report = if tenants.is_empty() { None } else { Some(means.play(site, policy, tenants)?) };
+    let seen = report.as_ref().map_or(&[][..], |report| &report.tenants);
+    let work_ns = |(tenant, seen): (&Tenant, &TenantReport)| seen.iops * busy_ns(&site.profile, tenant);
+    let drive_utilization = (tenants.iter().zip(seen).map(work_ns).sum::<f64>() / 1e9).min(1.0);
+    let pollers = report.as_ref().map_or(&[][..], |report| &report.poller_utilization);
+    let poller_utilization = pollers.iter().copied().fold(0.0, f64::max).min(1.0);
+    let (bounds, mut alone) = (bounds_ns(site, policy, tenants), Alone { site, means, known: Vec::new() });
+    let forecast = |((at, tenant), seen): ((usize, &Tenant), &TenantReport)| {
+        let (lone, lowest) = (alone.of(tenant)?, alone.lowest(tenant)?);
+        let busy = Busy { drive: drive_utilization, poller: poller_utilization };
+        Ok(TenantForecast {
+            iops: seen.iops,
+            bandwidth_bytes_s: seen.bandwidth_bytes_s,
+            mean: Nanos(seen.latency.mean_ns as u64),
+            p99: Nanos(seen.latency.p99_ns),
+            at_percentile: play::at_percentile(seen, tenant),
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
-            alone,
-            alone_p99,
+            alone: lone.at_percentile,
+            alone_p99: lone.p99,
             lowest,
-            limited_by: model.limited_by(at),
-        }
+            limited_by: limited_by(site, policy, tenants, (tenant, seen), (busy, lone.mean_ns)),
+        })
     };
-    Ok(Forecast {
-        tenants: tenants.iter().enumerate().map(forecast).collect(),
-        drive_utilization: model.drive_utilization(),
-        poller_utilization: model.poller_utilization(),
-    })
+    let forecasts = tenants.iter().enumerate().zip(seen).map(forecast).collect::<Result<_, Unmodelled>>()?;
+    let played_ios = report.as_ref().map_or(0, |report| report.simulated_ios);
+    Ok(Forecast { tenants: forecasts, drive_utilization, poller_utilization, played_ios })
 }
 
-/// How long a tenant's commands take with nobody else on the drive, and what limits it then: the drive's part, without
-/// waits for its own limits.
-fn by_itself(site: &Site, tenant: &Tenant) -> (Tail, LimitedBy) {
-    let tenant = Tenant { limits: Limits::default(), ..tenant.clone() };
-    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(&tenant));
-    model.solve();
-    (model.tail(0), model.limited_by(0))
+/// Utilizations, 0 to 1.
+#[derive(Clone, Copy)]
+struct Busy {
+    drive: f64,
+    poller: f64,
 }
 
-/// See [`TenantForecast::alone`], [`TenantForecast::alone_p99`] and [`TenantForecast::lowest`].
-fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos, Nanos) {
-    let at = |tail: &Tail, percentile: Percentile| rounded_up(tail.percentile_ns(percentile.late()));
-    let (tail, _) = by_itself(site, &Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() });
-    let (alone, alone_p99) = (at(&tail, tenant.percentile()), at(&tail, Percentile::P99));
-    if tenant.target().is_none_or(|target| target >= alone) {
-        return (alone, alone_p99, alone);
+/// A part that is busier than this is what commands wait for.
+const BUSY: f64 = 0.9;
+/// A tenant that gets this part of what it asks for, or may have, gets all of it: arrivals are random.
+const ALL: f64 = 0.97;
+/// A wait of that part of a command's time is what holds its tenant back.
+const WAITS: f64 = 0.5;
+
+fn limited_by(
+    site: &Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    (tenant, seen): (&Tenant, &TenantReport),
+    (busy, lone_ns): (Busy, f64),
+) -> LimitedBy {
+    if matches!(tenant.load, Load::Open { rate_iops } if seen.iops >= ALL * rate_iops) {
+        return LimitedBy::Demand;
     }
-    match by_itself(site, tenant) {
-        // More than the drive can do: what waits would say nothing of the drive.
-        (_, limited_by) if matches!(tenant.load, Load::Open { .. }) && limited_by != LimitedBy::Demand => {
-            (alone, alone_p99, alone)
+    if tenant.most_iops().is_some_and(|most| seen.iops >= ALL * most) {
+        return LimitedBy::Limits;
+    }
+    if seen.waited > WAITS {
+        let holds = policy.kind().throttles_best_effort() && tenants.iter().any(|it| it.class.is_guaranteed());
+        return match () {
+            () if holds && !tenant.class.is_guaranteed() && busy.drive < BUSY => LimitedBy::Throttle,
+            () if busy.poller > BUSY => LimitedBy::Poller,
+            () => LimitedBy::Share,
+        };
+    }
+    let guest = &site.costs.guest;
+    let guest_ns = (guest.app_ns + guest.submit_ns + guest.complete_ns) as f64;
+    if seen.iops * guest_ns / 1e9 > BUSY * f64::from(tenant.vcpus) {
+        return LimitedBy::Guest;
+    }
+    let waits = seen.latency.mean_ns - lone_ns;
+    if busy.drive > BUSY || waits > WAITS * seen.latency.mean_ns { LimitedBy::Drive } else { LimitedBy::Demand }
+}
+
+/// What a tenant's commands take one at a time with nobody else on the drive.
+#[derive(Clone, Copy)]
+struct Lone {
+    at_percentile: Nanos,
+    p99: Nanos,
+    mean_ns: f64,
+}
+
+/// What tenants take alone: once for each kind of command.
+struct Alone<'a> {
+    site: &'a Site,
+    means: Means<'a>,
+    known: Vec<(Tenant, Lone)>,
+}
+
+impl Alone<'_> {
+    fn of(&mut self, tenant: &Tenant) -> Result<Lone, Unmodelled> {
+        let own = Tenant { name: String::new(), load: Load::Closed { depth: 1 }, vcpus: 1, ..unlimited(tenant) };
+        let is_like = |known: &Tenant| {
+            (&known.sizes, known.read_share, known.percentile()) == (&own.sizes, own.read_share, own.percentile())
+        };
+        if let Some((_, lone)) = self.known.iter().find(|(known, _)| is_like(known)) {
+            return Ok(*lone);
         }
-        (own, _) => (alone, alone_p99, at(&own, tenant.percentile()).max(alone)),
+        let seen = self.play(&own)?;
+        let lone = Lone {
+            at_percentile: rounded_up(seen.at_percentile_ns.unwrap_or(seen.latency.p99_ns)),
+            p99: rounded_up(seen.latency.p99_ns),
+            mean_ns: seen.latency.mean_ns,
+        };
+        self.known.push((own, lone));
+        Ok(lone)
     }
+
+    /// See [`TenantForecast::lowest`].
+    fn lowest(&mut self, tenant: &Tenant) -> Result<Nanos, Unmodelled> {
+        let alone = self.of(tenant)?.at_percentile;
+        if tenant.target().is_none_or(|target| target >= alone) {
+            return Ok(alone);
+        }
+        let seen = self.play(&unlimited(tenant))?;
+        // More than the drive can do: what waits would say nothing of the drive.
+        let is_served = !matches!(tenant.load, Load::Open { rate_iops } if seen.iops < ALL * rate_iops);
+        let own_ns = seen.at_percentile_ns.filter(|_| is_served);
+        Ok(own_ns.map_or(alone, |own_ns| rounded_up(own_ns).max(alone)))
+    }
+
+    fn play(&self, tenant: &Tenant) -> Result<TenantReport, Unmodelled> {
+        let means = Means { effort: ALONE, ..self.means };
+        let mut report = means.play(self.site, &PolicyConfig::Passthrough, std::slice::from_ref(tenant))?;
+        Ok(report.tenants.remove(0))
+    }
+}
+
+/// The drive's part: without waits for a tenant's own limits.
+fn unlimited(tenant: &Tenant) -> Tenant {
+    Tenant { limits: Limits::default(), floor: Floor::default(), ..tenant.clone() }
 }
 
 /// To as many digits as people read, so that a target that was read off is not refused for the digits that were not
 /// shown.
-fn rounded_up(ns: f64) -> Nanos {
-    let ns = ns.ceil() as u64;
+fn rounded_up(ns: u64) -> Nanos {
     let step_ns = match ns {
         0..100_000 => 100,
         100_000..1_000_000 => 1_000,

@@ -6,7 +6,7 @@ use io_model::Nanos;
 use policy::Percentile;
 use ssd_model::Profile;
 
-use crate::figures::{read_busy_ns, write_busy_ns};
+use crate::figures::busy_ns;
 use crate::{Forecast, LimitedBy, Load, Site, Tenant, TenantForecast};
 
 /// A drive or a poller busier than this is what commands wait for.
@@ -31,12 +31,12 @@ pub enum Verdict {
 
 impl Verdict {
     /// What a forecast means for a target.
-    pub fn of((target, percentile): (Nanos, Percentile), forecast: &TenantForecast) -> Self {
+    pub fn of(target: Nanos, forecast: &TenantForecast) -> Self {
         if target < forecast.alone {
             Self::Impossible { lowest: forecast.lowest }
         } else if forecast.bound.is_some_and(|bound| bound <= target) {
             Self::Certain
-        } else if forecast.at(percentile) <= target {
+        } else if forecast.at_percentile <= target {
             Self::Expected
         } else {
             Self::NotKept
@@ -101,8 +101,8 @@ pub struct Promise {
 pub fn judge(site: &Site, tenants: &[Tenant], forecast: &Forecast) -> Vec<Promise> {
     let findings = Findings::new(&site.profile, tenants, forecast);
     let promise = |(index, (tenant, own)): (usize, (&Tenant, &TenantForecast))| {
-        let (target, percentile) = tenant.class.promise()?;
-        let verdict = Verdict::of((target, percentile), own);
+        let target = tenant.target()?;
+        let verdict = Verdict::of(target, own);
         let obstacle = match verdict {
             Verdict::Certain | Verdict::Expected => Obstacle::None,
             Verdict::Impossible { .. } => Obstacle::DriveAlone,
@@ -191,7 +191,7 @@ impl<'a> Findings<'a> {
         obstacle: Obstacle,
     ) -> String {
         let percentile = tenant.percentile();
-        let (took, within, many) = (words(own.at(percentile)), words(target), percentile.in_words());
+        let (took, within, many) = (words(own.at_percentile), words(target), percentile.in_words());
         match (verdict, own.bound) {
             (Verdict::Impossible { lowest }, _) => {
                 let lowest = words(lowest);
@@ -260,16 +260,6 @@ pub(crate) fn words(time: Nanos) -> String {
         _ if us < 1e6 => format!("{:.0} ms", us / 1e3),
         _ => format!("{:.1} s", us / 1e6),
     }
-}
-
-/// How long a mean command of a tenant keeps the drive's slowest part for it busy, divided among parts that work side
-/// by side. For comparing tenants; what they get is the forecast's.
-fn busy_ns(profile: &Profile, tenant: &Tenant) -> f64 {
-    let reads = tenant.read_share.clamp(0.0, 1.0);
-    let mean = |cost: fn(&Profile, u64) -> f64| -> f64 {
-        tenant.sizes.iter().map(|size| size.part * cost(profile, size.len_bytes)).sum()
-    };
-    reads * mean(read_busy_ns) + (1.0 - reads) * mean(write_busy_ns)
 }
 
 #[cfg(test)]
