@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
     }
 
     /// A first answer from a short play, for searches. `None`: there is none, or searches have played all they may.
-    pub(crate) fn guess(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Outcome> {
+    pub fn guess(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Outcome> {
         if self.is_spent() {
             return None;
         }
