@@ -25,7 +25,7 @@ use crate::owner::Owner;
 use crate::served_drive::{Live, ServedDrive, terms_in_words};
 use api::{DiskError, Reason};
 use observe::snapshot::health_of;
-use runtime::command::DiskCommand;
+use runtime::command::{Command, DiskCommand};
 use runtime::front_end::Reached;
 use runtime::happening::DriveId;
 
@@ -36,13 +36,26 @@ impl Owner {
             DiskCommand::List(of_user, reply) => {
                 reply(self.drives.values().flat_map(|drive| drive.describe_disks(of_user)).collect());
             }
-            DiskCommand::Create(disk, reply) => reply(self.create_disk(&disk)),
+            DiskCommand::Create(disk, reply) => {
+                let created = self.create_disk(&disk);
+                match self.missing_for(&created) {
+                    None => reply(created),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Create(disk, reply)));
+                    }
+                }
+            }
             DiskCommand::Change(name, change, reply) => {
                 let changed = match self.find_drive(&name) {
                     Some(drive) => drive.change_disk(&name, &change),
                     None => Err(self.no_such_disk(&name)),
                 };
-                reply(changed);
+                match self.missing_for(&changed) {
+                    None => reply(changed),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Change(name, change, reply)));
+                    }
+                }
             }
             DiskCommand::Attach(name, attach, reply) => {
                 let attached = match (self.refuse_elsewhere(&name, &attach.tenant), self.find_drive(&name)) {
@@ -76,7 +89,15 @@ impl Owner {
                 let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
             }
-            DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
+            DiskCommand::Apply(file, reply) => {
+                let applied = self.apply_file(&file);
+                match self.missing_for(&applied) {
+                    None => reply(applied),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Apply(file, reply)));
+                    }
+                }
+            }
             DiskCommand::Export(reply) => reply(self.export()),
         }
     }
@@ -217,6 +238,9 @@ impl Owner {
                 Err(problem) => refused.push((drive.config.device.name.clone(), problem)),
             }
         }
+        if self.common.forecasts.is_missing() {
+            return Err(unjudged("there is no forecast of its promises yet"));
+        }
         // What is wrong with the disk itself is wrong everywhere, also where there is no room.
         let is_malformed =
             refused.iter().all(|(_, problem)| matches!(problem.reason, Reason::Invalid | Reason::NoRoom));
@@ -290,7 +314,7 @@ impl ServedDrive {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         self.refuse_smaller_blocks(&config)?;
-        let admission = Admission::of_change(&config, &self.profile, &self.config);
+        let admission = Admission::of_change(&config, &self.profile, &self.config, &self.forecasts);
         admission.refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
         self.pollers.check_cpus(&tenant)?;

@@ -28,6 +28,7 @@ use crate::startup::{self, OpenedDrive};
 use crate::wipe_state::Wipes;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
+use promises::forecasts::Forecasts;
 use observe::promises_watch::PromiseWatch;
 use runtime::command::{Command, Handle};
 use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
@@ -79,6 +80,8 @@ pub(crate) struct Common {
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, if anything does.
     pub(crate) keeper: Option<Arc<Keeper>>,
+    /// Those that are known; what is missing is noted.
+    pub(crate) forecasts: Forecasts,
 }
 
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
@@ -99,6 +102,7 @@ pub struct ServedDrive {
     pub(crate) waiting: BTreeMap<TenantId, Ready>,
     pub(crate) wipes: Wipes,
     pub(crate) foresight: Arc<Foresight>,
+    pub(crate) forecasts: Forecasts,
     promises: PromiseWatch,
     clock: Clock,
     pub(crate) teller: Teller,
@@ -113,7 +117,7 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper } = common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts } = common;
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
@@ -128,7 +132,8 @@ impl ServedDrive {
             zeroing: None,
             waiting: BTreeMap::new(),
             wipes: Wipes::default(),
-            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
+            forecasts: forecasts.clone(),
+            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone(), &forecasts)),
             policy,
             promises,
             clock,

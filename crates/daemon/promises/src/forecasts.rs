@@ -4,10 +4,9 @@
 //! and one thread of the lowest priority plays the rest.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use planner::{Outcome, Planner, Price, Unmodelled, prices};
 
@@ -16,8 +15,8 @@ use crate::planning::Question;
 
 /// Answers that are kept, the latest ones.
 const KEPT: usize = 256;
-/// How long to wait for a play at most, others before it included.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Wishes that wait at most.
+const WISHES: usize = 4;
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,10 +43,8 @@ enum OnMiss {
     Play,
     /// Note it: see [`Forecasts::take_missing`].
     Note,
-    /// Have it played, and go on without an answer.
+    /// Have it played, and go on without an answer; played here where no thread plays.
     Wish,
-    /// Have it played, and wait.
-    Wait,
 }
 
 /// Answers, shared by all that ask. By default questions are played where they are asked.
@@ -59,11 +56,10 @@ pub struct Forecasts {
 
 struct Shared {
     known: Mutex<VecDeque<(Asked, Answer)>>,
-    is_new: Condvar,
     missing: Mutex<Vec<Asked>>,
     jobs: OnceLock<Sender<Job>>,
-    /// A wish is being played: others are dropped, and come again.
-    has_wish: AtomicBool,
+    /// Wishes that are not played yet. Beyond some they are dropped, and come again.
+    wishes: AtomicUsize,
 }
 
 /// Questions to be played, and what comes after.
@@ -76,10 +72,9 @@ impl Default for Forecasts {
     fn default() -> Self {
         let shared = Shared {
             known: Mutex::default(),
-            is_new: Condvar::new(),
             missing: Mutex::default(),
             jobs: OnceLock::new(),
-            has_wish: AtomicBool::new(false),
+            wishes: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared), on_miss: OnMiss::Play }
     }
@@ -110,12 +105,6 @@ impl Forecasts {
     #[must_use]
     pub fn wishing(&self) -> Self {
         Self { on_miss: OnMiss::Wish, ..self.clone() }
-    }
-
-    /// For a thread that may wait.
-    #[must_use]
-    pub fn waiting(&self) -> Self {
-        Self { on_miss: OnMiss::Wait, ..self.clone() }
     }
 
     /// Whether something was missing that was noted.
@@ -181,16 +170,8 @@ impl Forecasts {
         }
         match self.on_miss {
             OnMiss::Note => lock(&self.shared.missing).push(asked),
-            OnMiss::Wish if self.shared.has_wish.swap(true, Ordering::Relaxed) => {}
-            OnMiss::Wish => {
-                let shared = Arc::clone(&self.shared);
-                self.play(vec![asked], move || shared.has_wish.store(false, Ordering::Relaxed));
-            }
-            OnMiss::Wait if self.shared.jobs.get().is_some() => {
-                self.play(vec![asked.clone()], || {});
-                return self.shared.wait_for(&asked);
-            }
-            OnMiss::Play | OnMiss::Wait => {
+            OnMiss::Wish if self.shared.jobs.get().is_some() => self.wish(asked),
+            OnMiss::Play | OnMiss::Wish => {
                 self.shared.play(&asked);
                 return self.shared.find(&asked);
             }
@@ -199,16 +180,24 @@ impl Forecasts {
     }
 }
 
+impl Forecasts {
+    fn wish(&self, asked: Asked) {
+        if self.shared.wishes.fetch_add(1, Ordering::Relaxed) >= WISHES {
+            self.shared.wishes.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let shared = Arc::downgrade(&self.shared);
+        self.play(vec![asked], move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.wishes.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
 impl Shared {
     fn find(&self, asked: &Asked) -> Option<Answer> {
         lock(&self.known).iter().find(|(known, _)| known == asked).map(|(_, answer)| answer.clone())
-    }
-
-    fn wait_for(&self, asked: &Asked) -> Option<Answer> {
-        let is_unknown = |known: &mut VecDeque<(Asked, Answer)>| known.iter().all(|(known, _)| known != asked);
-        let waited = self.is_new.wait_timeout_while(lock(&self.known), PATIENCE, is_unknown);
-        drop(waited);
-        self.find(asked)
     }
 
     /// Answers a question, unless it is known by now. Always `true`.
@@ -218,7 +207,6 @@ impl Shared {
             let mut known = lock(&self.known);
             known.truncate(KEPT - 1);
             known.push_front((asked.clone(), answer));
-            self.is_new.notify_all();
         }
         true
     }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use config::Config;
 use io_model::Nanos;
 use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
-use promises::planning::Question;
 use promises::words;
 use serde::Serialize;
 
