@@ -76,7 +76,7 @@ mod tests {
         let planner = Planner::with_model(&site, |_, tenants| {
             let target = tenants[0].target().map_or(1.0, |target| 1e9 / target.0 as f64);
             let tenants = tenants.iter().map(|_| fake::forecast(target, 10)).collect();
-            Ok(crate::Forecast { tenants, drive_utilization: 0.5, poller_utilization: 0.1 })
+            Ok(crate::Forecast { tenants, drive_utilization: 0.5, poller_utilization: 0.1, played_ios: 0 })
         });
         let (policy, tenants) =
             (PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), [fake::guaranteed("db", 40), fake::best_effort("a", 8)]);
