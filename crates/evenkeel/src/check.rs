@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use config::{Backend, Config, Drives, HWQ_DEPTH};
+use promises::forecasts::Forecasts;
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ struct Checked {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let loaded = Drives::load(&args.config)?.discard_content(&args.discard_content)?;
-    let (ready, _) = ready::prepare(loaded)?;
+    let (ready, _) = ready::prepare(loaded, &Forecasts::default())?;
     let drives: Vec<DriveReport> = ready.iter().map(Ready::report_before_start).collect();
     let mut out = std::io::stdout().lock();
     if args.json {

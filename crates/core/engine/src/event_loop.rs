@@ -2,10 +2,13 @@
 
 mod build;
 mod disks;
+mod effort;
 mod events;
 mod faults;
 mod membership;
 mod mutex;
+
+pub use effort::Effort;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -107,6 +110,8 @@ pub(crate) struct Engine<'a, C, P> {
     /// Each tenant's: one, or one for each VQ.
     nodes_of: Vec<Range<u16>>,
     watches: Vec<Watch>,
+    /// The measured time.
+    measured_ns: Range<u64>,
     /// Each tenant's, when the measured time began.
     measured_from: Vec<Service>,
     events_at_once: u64,
@@ -161,6 +166,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
             changed: vec![false; scenario.tenants.len()],
             nodes_of: vec![0..0; scenario.tenants.len()],
             watches: Vec::new(),
+            measured_ns: scenario.warmup.0..scenario.warmup.0 + scenario.duration.0,
             measured_from: vec![Service::default(); scenario.tenants.len()],
             events_at_once: 0,
             woken: Vec::new(),
@@ -178,7 +184,19 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
 
     /// Runs to the end and tells what was seen.
     pub(crate) fn run(mut self) -> Report {
-        let end_ns = self.scenario.warmup.0 + self.scenario.duration.0;
+        self.begin();
+        self.push(self.measured_ns.start, Event::Measure);
+        let end_ns = self.measured_ns.end;
+        while self.advance(end_ns) {}
+        self.now_ns = end_ns;
+        self.check_shares();
+        let report = self.report();
+        self.drain(end_ns + DRAIN_NS);
+        self.finish(report)
+    }
+
+    /// The first events.
+    fn begin(&mut self) {
         for tenant in 0..self.guests.len() {
             if !self.guests[tenant].awaited {
                 self.start(tenant);
@@ -190,15 +208,8 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         for fault in 0..self.scenario.faults.len() {
             self.push(self.scenario.faults[fault].at.0, Event::Fault { fault: fault as u16 });
         }
-        self.push(self.scenario.warmup.0, Event::Measure);
         self.push(INTERVAL.0, Event::Interval);
         self.push(self.look_every_ns(), Event::Look);
-        while self.advance(end_ns) {}
-        self.now_ns = end_ns;
-        self.check_shares();
-        let report = self.report();
-        self.drain(end_ns + DRAIN_NS);
-        self.finish(report)
     }
 
     /// One event, if there is one until then.
@@ -472,7 +483,8 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
 
     fn report(&mut self) -> Report {
         let scenario = self.scenario;
-        let seconds = scenario.duration.0 as f64 / 1e9;
+        let Range { start, end } = self.measured_ns.clone();
+        let seconds = (end - start) as f64 / 1e9;
         let guests = self.guests.iter_mut().zip(&self.probes).zip(&self.terms);
         let tenants = scenario.tenants.iter().zip(guests).map(|(tenant, ((guest, probe), terms))| {
             // A command that still waits at the end is late too.
@@ -490,11 +502,13 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
                 writes: tally.writes.moments(),
                 errors: tally.errors,
                 latency,
-                windows: tally.windows(scenario.warmup + scenario.duration),
+                windows: tally.windows(Nanos(end)),
                 operations: operations.collect(),
                 target_ns: promise.map(|(target, _)| target.0),
                 latency_percentile: promise.map(|(_, percentile)| percentile.percent()),
                 at_percentile_ns: judged.map(|(took_ns, _)| took_ns),
+                cautious_ns: promise.and_then(|promise| tally.cautious_ns(promise)),
+                waited: waited(&probe.counters()),
                 kept: judged.map(|(_, kept)| kept),
                 over_target: tally.late + overdue,
                 bound: probe.bound().map(Into::into),
@@ -502,13 +516,13 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
                 slowdown: None,
             }
         });
-        let elapsed_ns = (scenario.warmup + scenario.duration).0 as f64;
+        let elapsed_ns = end as f64;
         Report {
             policy: scenario.policy.name().to_owned(),
             layout: scenario.layout.name().to_owned(),
             drive: scenario.profile.name.to_string(),
             seed: scenario.seed,
-            duration_ns: scenario.duration.0,
+            duration_ns: end - start,
             tenants: tenants.collect(),
             poller_utilization: self.nodes.iter().map(|node| node.worked_ns as f64 / elapsed_ns).collect(),
             fairness_index: None,
@@ -566,4 +580,10 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         self.nodes.into_iter().filter(|node| node.poller.inflight() > 0).for_each(std::mem::forget);
         report
     }
+}
+
+/// The part of their time that commands waited in their queue.
+fn waited(counters: &poller::Counters) -> f64 {
+    let all_ns = counters.latency_sum_ns.max(1);
+    1.0 - counters.served_sum_ns.min(all_ns) as f64 / all_ns as f64
 }

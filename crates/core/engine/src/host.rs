@@ -140,6 +140,17 @@ pub const FREE: PathCosts = PathCosts {
     beside_vcpu: false,
 };
 
+impl GuestCosts {
+    /// Costs nothing.
+    pub const FREE: Self = Self { app_ns: 0, submit_ns: 0, write_ns: 0, irq_ns: 0, complete_ns: 0, varies_permille: 0 };
+}
+
+impl HostCosts {
+    /// Costs nothing.
+    pub const FREE: Self =
+        Self { guest: GuestCosts::FREE, mediated: FREE, spdk: FREE, virtio: FREE, direct: FREE, k2: FREE };
+}
+
 impl Default for HostCosts {
     /// LPNS's host. All of it is fitted \[F\] to what its Fig. 7a and 7b print, once, for all experiments:
     ///

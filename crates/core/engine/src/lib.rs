@@ -51,6 +51,7 @@ pub mod workload;
 pub use check::{BoundCounts, Rule, Violation};
 pub use contestant::{Contestant, FairQueueing};
 pub use disks::{DISK_STEP_BYTES, DiskCounts, DiskSpace, NewSpace, Ranges};
+pub use event_loop::Effort;
 pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
 pub use measure::{Latencies, Moments, Window, fairness_index};
@@ -70,4 +71,18 @@ pub fn play<C: Contestant, P: Policy>(
     laboratory: Laboratory,
 ) -> Result<Report, ScenarioError> {
     Ok(event_loop::Engine::new(scenario, build, laboratory)?.run())
+}
+
+/// Plays a scenario under its own policy until enough is known: `None` if `is_over` said so before.
+///
+/// # Errors
+/// As [`play`].
+pub fn play_within<C: Contestant>(
+    scenario: &Scenario<C>,
+    effort: Effort,
+    is_over: &dyn Fn() -> bool,
+) -> Result<Option<Report>, ScenarioError> {
+    let mut build = |shape: &PollerShape| Ok(scenario.policy.build(shape)?);
+    let engine = event_loop::Engine::new(scenario, &mut build, Laboratory::default())?;
+    Ok(engine.run_within(effort, is_over))
 }

@@ -9,6 +9,13 @@ use serde::Serialize;
 
 use crate::job::{Operation, Shape};
 
+/// Standard errors between what was seen and what is relied on.
+const CAUTION: f64 = 2.0;
+/// At least this part of the I/Os that may be late is relied on.
+const LEAST_LATE: f64 = 0.25;
+/// Batches that a run is parted into, to see how much it varies.
+const BATCHES: usize = 20;
+
 /// A distribution of latencies. Times in ns; percentiles are within 1.6 % above.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Latencies {
@@ -160,6 +167,40 @@ impl Tally {
     pub(crate) fn judge(&self, (target, percentile): (Nanos, Percentile)) -> Option<(u64, bool)> {
         let took_ns = (self.latencies.sums.count > 0).then(|| self.latencies.at(percentile.quantile()))?;
         Some((took_ns, took_ns <= target.0 && self.errors == 0))
+    }
+
+    /// As [`judge`](Self::judge), but of fewer I/Os by twice the standard error of the late ones' part.
+    pub(crate) fn cautious_ns(&self, (_, percentile): (Nanos, Percentile)) -> Option<u64> {
+        let may_be_late = 1.0 - percentile.quantile();
+        let margin = CAUTION * self.late_error()?;
+        Some(self.latencies.at(1.0 - (may_be_late - margin).max(may_be_late * LEAST_LATE)))
+    }
+
+    /// The standard error of the late I/Os' part, from the means of successive batches.
+    fn late_error(&self) -> Option<f64> {
+        let ios: u64 = self.windows.iter().map(|window| window.ios).sum();
+        let late: u64 = self.windows.iter().map(|window| window.late).sum();
+        if ios == 0 {
+            return None;
+        }
+        let part = late as f64 / ios as f64;
+        let batches = self.windows.chunks(self.windows.len().div_ceil(BATCHES));
+        let deviation = |batch: &[Window]| {
+            let of = |count: fn(&Window) -> u64| batch.iter().map(count).sum::<u64>() as f64;
+            of(|window| window.late) - part * of(|window| window.ios)
+        };
+        let squares: f64 = batches.map(|batch| deviation(batch).powi(2)).sum();
+        Some(squares.sqrt() / ios as f64)
+    }
+
+    /// How many I/Os were measured.
+    pub(crate) fn count(&self) -> u64 {
+        self.latencies.sums.count
+    }
+
+    /// The first window is the one of this time.
+    pub(crate) fn start_windows(&mut self, from: Nanos) {
+        self.first_window = from.0.checked_div(self.window_ns).unwrap_or(0);
     }
 
     pub(crate) fn io(&mut self, shape: &Shape, latency: Nanos, target_ns: u64, failed: bool, now_ns: u64) {

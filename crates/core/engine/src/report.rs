@@ -60,6 +60,12 @@ pub struct TenantReport {
     pub latency_percentile: Option<f64>,
     /// The latency that the promised percentage did not exceed.
     pub at_percentile_ns: Option<u64>,
+    /// What it does not exceed with twice the standard error that a run of this length has, if there are windows.
+    #[serde(skip)]
+    pub cautious_ns: Option<u64>,
+    /// The part of their time that its commands waited in their queue, over the whole run.
+    #[serde(skip)]
+    pub waited: f64,
     /// Whether the target was kept: that is within it, and no I/O failed. `None`: there is no target, or no I/O.
     pub kept: Option<bool>,
     /// I/Os that took longer than the target, as the guest sees them, and those under way at the end that already have.

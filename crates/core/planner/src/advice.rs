@@ -1,4 +1,4 @@
-//! The smallest changes that make promises hold, each tried out on the model before it is told.
+//! The smallest changes that make promises hold, each played before it is told.
 
 use io_model::{Nanos, QueuePriority};
 use policy::{Class, PolicyConfig};
@@ -57,18 +57,22 @@ const TENANTS_TRIED: usize = 4;
 /// Single changes after which every promise holds that the drive can keep at all: the best of each kind, the smallest
 /// first: a setting, a tenant's priority, one tenant elsewhere, a higher target. Empty where all promises hold already,
 /// and where no single change is enough. `outcome` is that of `policy` and `tenants`.
-pub fn advise(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Vec<Advice> {
-    if outcome.keeps_what_it_can() {
-        return Vec::new();
-    }
-    let kinds = [
-        setting(planner, policy, tenants),
-        priority(planner, policy, tenants, outcome),
-        elsewhere(planner, policy, tenants, outcome),
-        target(planner, policy, tenants, outcome),
-    ];
-    kinds.into_iter().flatten().collect()
+///
+/// Each is searched for as the iterator gets to it.
+pub fn advise<'a>(
+    planner: &'a Planner<'_>,
+    policy: &'a PolicyConfig,
+    tenants: &'a [Tenant],
+    outcome: &'a Outcome,
+) -> impl Iterator<Item = Advice> + 'a {
+    let kinds: [Kind; 4] = [setting, priority, elsewhere, target];
+    let is_needed = !outcome.keeps_what_it_can();
+    let wanted = kinds.into_iter().filter(move |_| is_needed);
+    wanted.filter_map(move |kind| kind(planner, policy, tenants, outcome)?.advice(planner, policy, tenants))
 }
+
+/// Searches for one kind of change, by short plays.
+type Kind = fn(&Planner<'_>, &PolicyConfig, &[Tenant], &Outcome) -> Option<Change>;
 
 impl Change {
     /// The policy and the tenants after it.
@@ -100,21 +104,27 @@ impl Change {
         let (policy, tenants) = self.apply(policy, tenants);
         planner.if_kept(&policy, &tenants).map(|outcome| Advice { change: self, outcome })
     }
+
+    /// Whether a short play says so.
+    fn seems_enough(&self, planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> bool {
+        let (policy, tenants) = self.apply(policy, tenants);
+        planner.seems_kept(&policy, &tenants)
+    }
 }
 
 /// The setting whose value moves least.
-fn setting(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Advice> {
+fn setting(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], _: &Outcome) -> Option<Change> {
     let all = Setting::of(policy).iter().filter_map(|setting| {
         let from = setting.get(policy)?;
-        let (to, outcome) = setting.nearest_kept(planner, policy, tenants)?;
+        let to = setting.nearest_kept(planner, policy, tenants)?;
         let moved = (f64::from(to.max(1)) / f64::from(from.max(1))).ln().abs();
-        Some((moved, Advice { change: Change::Setting { setting: *setting, from, to }, outcome }))
+        Some((moved, Change::Setting { setting: *setting, from, to }))
     });
-    all.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, advice)| advice)
+    all.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, change)| change)
 }
 
 /// A tenant whose promise fails goes up, or a neighbour goes down, as few classes as possible.
-fn priority(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+fn priority(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Change> {
     use QueuePriority::{High, Low, Medium, Urgent};
     if !matches!(policy, PolicyConfig::Wrr(_) | PolicyConfig::Drr(_)) {
         return None;
@@ -130,32 +140,25 @@ fn priority(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], ou
         let (from, up) = (one.priority, to < one.priority);
         (up == one.target().is_some() && from != to).then_some(Change::Priority { tenant, from, to })
     };
-    changes.filter_map(sensible).find_map(|change| change.advice(planner, policy, tenants))
+    changes.filter_map(sensible).find(|change| change.seems_enough(planner, policy, tenants))
 }
 
 /// The lightest tenant without a promise that suffices, else one with a promise. Removing more load never hurts, so the
 /// search halves.
-fn elsewhere(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+fn elsewhere(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Change> {
     if tenants.len() < 2 {
         return None;
     }
-    let go = |tenant: usize| Change::Elsewhere { tenant }.advice(planner, policy, tenants);
+    let helps = |tenant: usize| Change::Elsewhere { tenant }.seems_enough(planner, policy, tenants);
     let mut order: Vec<usize> = by_load(tenants, outcome).filter(|index| tenants[*index].target().is_none()).collect();
     order.reverse();
-    if let Some(mut found) = order.last().and_then(|heaviest| go(*heaviest)) {
-        let (mut low, mut high) = (0, order.len() - 1);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match go(order[middle]) {
-                Some(advice) => (high, found) = (middle, advice),
-                None => low = middle + 1,
-            }
-        }
-        return Some(found);
+    if order.last().is_some_and(|heaviest| helps(*heaviest)) {
+        let least = order[..order.len() - 1].partition_point(|tenant| !helps(*tenant));
+        return Some(Change::Elsewhere { tenant: order[least] });
     }
     let one = the_one_failing(outcome).map(|promise| promise.tenant);
     let promised = by_load(tenants, outcome).filter(|index| tenants[*index].target().is_some()).take(TENANTS_TRIED);
-    one.into_iter().chain(promised).find_map(go)
+    one.into_iter().chain(promised).find(|tenant| helps(*tenant)).map(|tenant| Change::Elsewhere { tenant })
 }
 
 /// The one promise that fails although it could be kept; `None` if there are several.
@@ -165,20 +168,19 @@ fn the_one_failing(outcome: &Outcome) -> Option<&Promise> {
 }
 
 /// The target that the one tenant whose promise fails could be given.
-fn target(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+fn target(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Change> {
     let one = the_one_failing(outcome)?;
     // What a tenant gets may depend on its target (a throttle follows it): a few steps up, until it meets itself.
-    let percentile = tenants.get(one.tenant)?.percentile();
-    let mut to = outcome.forecast.tenants.get(one.tenant)?.at(percentile);
+    let mut to = outcome.forecast.tenants.get(one.tenant)?.at_percentile;
     for _ in 0..TENANTS_TRIED {
         to = round_up(to.max(one.target));
         let change = Change::Target { tenant: one.tenant, from: one.target, to };
         let (policy, tenants) = change.apply(policy, tenants);
-        let outcome = planner.outcome(&policy, &tenants).ok()?;
+        let outcome = planner.guess(&policy, &tenants)?;
         if outcome.keeps_what_it_can() {
-            return Some(Advice { change, outcome });
+            return Some(change);
         }
-        to = outcome.forecast.tenants.get(one.tenant)?.at(percentile).max(Nanos(to.0.saturating_add(to.0 / 8)));
+        to = outcome.forecast.tenants.get(one.tenant)?.at_percentile.max(Nanos(to.0.saturating_add(to.0 / 8)));
     }
     None
 }
@@ -229,7 +231,7 @@ mod tests {
         let site = fake::site();
         let planner = fake::planner(&site);
         let outcome = planner.outcome(policy, tenants).expect("modelled");
-        let all = advise(&planner, policy, tenants, &outcome);
+        let all: Vec<Advice> = advise(&planner, policy, tenants, &outcome).collect();
         for one in &all {
             let (policy, tenants) = one.change.apply(policy, tenants);
             let again = planner.outcome(&policy, &tenants).expect("modelled");

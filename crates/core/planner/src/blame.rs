@@ -120,7 +120,8 @@ impl Measured {
         self.iops <= 0.0
     }
 
-    /// The tenant as if it had declared what it did; `None` where it did nothing. Who declared a rate is taken at its
+    /// The tenant as if it had declared about what it did, so that a steady load is one question; `None` where it did
+    /// nothing. Who declared a rate is taken at its
     /// rate; of others the commands outstanding count as the depth, and the rate where these are less than one.
     pub fn as_demand(&self, tenant: &Tenant) -> Option<Tenant> {
         if self.is_idle() {
@@ -129,15 +130,24 @@ impl Measured {
         let outstanding = self.outstanding();
         let is_rate = matches!(tenant.load, Load::Open { .. });
         let load = if is_rate || outstanding < DEPTH_MIN {
-            Load::Open { rate_iops: self.iops }
+            Load::Open { rate_iops: in_two_digits(self.iops) }
         } else {
-            Load::Closed { depth: outstanding.round().clamp(1.0, 1e6) as u32 }
+            Load::Closed { depth: in_two_digits(outstanding).round().clamp(1.0, 1e6) as u32 }
         };
         // Commands that move nothing (flush, discard) count as the smallest.
-        let len_bytes = ((self.mean_len_bytes / 512.0).round().max(1.0) as u64) * 512;
+        let len_bytes = ((in_two_digits(self.mean_len_bytes / 512.0).round().max(1.0)) as u64) * 512;
         let sizes = vec![Size { len_bytes, part: 1.0 }];
-        Some(Tenant { load, read_share: self.read_share.clamp(0.0, 1.0), sizes, ..tenant.clone() })
+        let read_share = (self.read_share * READ_STEPS).round() / READ_STEPS;
+        Some(Tenant { load, read_share: read_share.clamp(0.0, 1.0), sizes, ..tenant.clone() })
     }
+}
+
+/// Parts of all commands that are told apart as reads.
+const READ_STEPS: f64 = 20.0;
+
+fn in_two_digits(value: f64) -> f64 {
+    let unit = 10_f64.powf(value.max(1.0).log10().floor() - 1.0);
+    (value / unit).round() * unit
 }
 
 /// Finds why the tenant at index `broken` misses its target. `None` if it does not, or has no target.
@@ -183,7 +193,7 @@ fn for_another_reason(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usi
     if let Ok(outcome) = planner.outcome(evidence.policy, &now)
         && let Some(forecast) = outcome.forecast.tenants.get(at)
     {
-        let foreseen = forecast.at(tenant.percentile());
+        let foreseen = forecast.at_percentile;
         if foreseen <= target {
             let percentile = tenant.percentile();
             let load = format!("the load that there is explains {} at the {percentile}th percentile", words(foreseen));
@@ -226,7 +236,7 @@ fn too_much_alone(
 ) -> Option<String> {
     let alone = planner.outcome(policy, std::slice::from_ref(asks)).ok()?;
     let percentile = asks.percentile();
-    let took = alone.forecast.tenants.first().map(|forecast| forecast.at(percentile)).filter(|took| *took > target)?;
+    let took = alone.forecast.tenants.first().map(|forecast| forecast.at_percentile).filter(|took| *took > target)?;
     let (took, target, many) = (words(took), words(target), percentile.in_words());
     let load = match asks.load {
         Load::Closed { depth } => format!("{depth} of its commands outstanding"),
@@ -358,7 +368,7 @@ mod tests {
                 _ => TenantForecast { ..fake::forecast(1_000.0, together_us) },
             };
             let each = tenants.iter().map(forecast).collect();
-            Ok(Forecast { tenants: each, drive_utilization: 0.5, poller_utilization: 0.1 })
+            Ok(Forecast { tenants: each, drive_utilization: 0.5, poller_utilization: 0.1, played_ios: 0 })
         });
         blame(&planner, Evidence { policy: &POLICY, tenants, assumed, measured, starved }, 0)
     }

@@ -1,7 +1,7 @@
 //! A latency that no command exceeds: counting what can be ahead of it.
 //!
 //! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command
-//! in 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host)
+//! in 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`GuestCosts::varies_permille`]
 //! says; the tenant itself has a closed load and no limits. Beside a policy that limits what is in flight nothing is
 //! assumed of the neighbours.
 //!
@@ -14,9 +14,11 @@ mod drive;
 mod turns;
 
 use arbitration::Arbitration;
-use policy::{Class, PolicyConfig};
+use engine::{GuestCosts, PathCosts};
+use policy::{Class, LpnsConfig, PolicyConfig, lpns_rule};
 
-use crate::{Host, Load, Site, Tenant};
+use crate::play::hwqs;
+use crate::{Load, Site, Tenant};
 use drive::{Crowd, Kinds};
 use turns::Ahead;
 
@@ -30,42 +32,43 @@ pub(crate) fn bounds_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) 
 }
 
 fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crowd, at: usize) -> Option<f64> {
-    let host = &site.host;
+    let (path, [own_hwqs, shared_hwqs]) = (&site.costs.mediated, hwqs(policy, tenants));
     let tenant = &tenants[at];
     let Load::Closed { depth } = tenant.load else { return None };
     if tenant.most_iops().is_some() {
         return None;
     }
-    if is_overtaken(site, policy, tenant) {
+    if is_overtaken(site, policy, (tenant, own_hwqs)) {
         return None;
     }
     let kinds = Kinds::of(&site.profile, tenants);
     let alone = own_poller(policy, tenant);
     let sharing = || tenants.iter().filter(|other| alone == own_poller(policy, other));
     let vqs: f64 = if alone { f64::from(tenant.vcpus) } else { sharing().map(|other| f64::from(other.vcpus)).sum() };
-    let hwqs = f64::from(if alone || sharing().count() == 1 { host.hwqs_own } else { host.hwqs_shared });
+    let hwqs = f64::from(if alone || sharing().count() == 1 { own_hwqs } else { shared_hwqs });
     let at_poller = crowd.at_poller(policy, tenants, at)?;
-    let pass_ns = pass_ns(host, at_poller, hwqs, vqs);
+    let pass_ns = pass_ns(path, at_poller, hwqs, vqs);
     let inside = drive::inside(&site.profile, &kinds, crowd, tenants, tenant, hwqs)?;
     let slot_ns = 2.0 * pass_ns + inside.longest_ns;
     // The lower bound of a closed network's throughput: its busiest part never waits longer than for a lone command.
-    let per_command = host.poller_fetch_ns + host.poller_write_ns + host.poller_complete_ns + host.poller_interrupt_ns;
+    let per_command = (path.fetch_ns + path.write_ns + path.complete_ns + path.interrupt_ns) as f64;
     let span_ns = 2.0 * pass_ns + inside.lone_ns + inside.busiest_ns.max(at_poller * per_command);
     let turn_ns = match turns::ahead(policy, tenants, at) {
         Ahead::Nobody => 0.0,
         Ahead::Commands { count, spans } => {
             let first_ns = if spans > 0.0 { slot_ns } else { 0.0 };
-            first_ns + spans * span_ns + (count / f64::from(host.poller_batch.max(1))).ceil() * pass_ns
+            first_ns + spans * span_ns + (count / f64::from(path.batch.max(1))).ceil() * pass_ns
         }
         Ahead::Unlimited => return None,
     };
-    Some(guest_ns(host, tenant, depth) + 3.0 * pass_ns + host.delay_ns + turn_ns + slot_ns)
+    let delivery_ns = path.delivery_ns as f64;
+    Some(guest_ns(&site.costs.guest, tenant, depth) + 3.0 * pass_ns + delivery_ns + turn_ns + slot_ns)
 }
 
 /// Whether the drive's weighted round robin may serve any number of others' later commands before this tenant's: what
 /// is in flight is no measure of its wait then.
-fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
-    let homes = site.host.hwqs_own.saturating_sub(1);
+fn is_overtaken(site: &Site, policy: &PolicyConfig, (tenant, own_hwqs): (&Tenant, u16)) -> bool {
+    let homes = own_hwqs.saturating_sub(1);
     let is_highest = match policy {
         PolicyConfig::Wrr(_) => false,
         // One HWQ for each VQ, and one to share.
@@ -73,6 +76,20 @@ fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
         _ => true,
     };
     matches!(site.profile.arbitration, Arbitration::WeightedRoundRobin { .. }) && !is_highest
+}
+
+/// What best effort may have in flight at most beside promises like these, in reference commands.
+fn lpns_ceiling(config: &LpnsConfig, tenants: &[Tenant]) -> f64 {
+    lpns_rule::ceiling(config, tenants.iter().filter_map(|tenant| tenant.class.latency_target()).min())
+}
+
+/// What one guaranteed tenant may have in flight, in reference commands.
+fn lpns_limit(config: &LpnsConfig, tenants: &[Tenant]) -> f64 {
+    let guaranteed = tenants.iter().filter(|tenant| tenant.class.is_guaranteed()).count();
+    if guaranteed == 1 && tenants.len() == 1 {
+        return f64::INFINITY;
+    }
+    lpns_rule::guaranteed_limit(config, lpns_ceiling(config, tenants), guaranteed as u32)
 }
 
 /// Whether each guaranteed tenant has a poller of its own under this policy.
@@ -86,28 +103,28 @@ fn own_poller(policy: &PolicyConfig, tenant: &Tenant) -> bool {
 }
 
 /// The longest pass of a poller with this many commands in flight.
-fn pass_ns(host: &Host, in_flight: f64, hwqs: f64, vqs: f64) -> f64 {
-    let fetch = host.poller_fetch_ns + host.poller_write_ns;
-    host.poller_pass_ns * 1.5
-        + in_flight * host.poller_complete_ns
-        + f64::from(host.poller_batch) * fetch
-        + hwqs * host.poller_doorbell_ns
-        + vqs * host.poller_interrupt_ns
+fn pass_ns(path: &PathCosts, in_flight: f64, hwqs: f64, vqs: f64) -> f64 {
+    let fetch_ns = (path.fetch_ns + path.write_ns) as f64;
+    path.pass_ns as f64 * 1.5
+        + in_flight * path.complete_ns as f64
+        + f64::from(path.batch) * fetch_ns
+        + hwqs * path.doorbell_ns as f64
+        + vqs * path.interrupt_ns as f64
 }
 
 /// The guest's part: its vCPU is at the start of a submission, and all that the vCPU has outstanding completes at once.
-fn guest_ns(host: &Host, tenant: &Tenant, depth: u32) -> f64 {
-    let varies = 1.0 + host.guest_varies * (VARIES_MOST - 1.0);
+fn guest_ns(guest: &GuestCosts, tenant: &Tenant, depth: u32) -> f64 {
+    let varies = 1.0 + guest.varies_permille as f64 / 1_000.0 * (VARIES_MOST - 1.0);
     let each = f64::from(depth.div_ceil(u32::from(tenant.vcpus.max(1))));
-    let submit = host.guest_submit_ns + host.guest_write_ns;
-    let busy = varies * host.guest_app_ns + submit;
-    submit + busy + each * (varies * host.guest_complete_ns) + 2.0 * host.guest_irq_ns
+    let submit_ns = (guest.submit_ns + guest.write_ns) as f64;
+    let busy_ns = varies * guest.app_ns as f64 + submit_ns;
+    submit_ns + busy_ns + each * (varies * guest.complete_ns as f64) + 2.0 * guest.irq_ns as f64
 }
 
 #[cfg(test)]
 mod tests {
     use io_model::{Nanos, QueuePriority, WrrWeights};
-    use policy::{ArbitratedConfig, LpnsConfig};
+    use policy::ArbitratedConfig;
     use ssd_model::Profile;
 
     use super::*;
@@ -131,10 +148,10 @@ mod tests {
                 sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
                 vcpus,
             };
-            bounds_ns(&Site { profile, host: Host::default() }, &policy, &[tenant])[0].is_some()
+            bounds_ns(&Site { profile, costs: engine::HostCosts::default() }, &policy, &[tenant])[0].is_some()
         };
         let (lpns, wrr) = (PolicyConfig::Lpns(LpnsConfig::p5800x()), PolicyConfig::Wrr(ArbitratedConfig::wrr()));
-        let homes = Host::default().hwqs_own - 1;
+        let homes = 5;
         for (policy, vcpus, with_weights) in [(&lpns, homes, true), (&lpns, homes + 1, false), (&wrr, 1, false)] {
             assert!(is_bounded(policy.clone(), vcpus, None), "{} {vcpus}", policy.name());
             assert_eq!(is_bounded(policy.clone(), vcpus, Some(weighted)), with_weights, "{} {vcpus}", policy.name());

@@ -1,5 +1,6 @@
 //! What is asked of a drive, and of which one.
 
+use engine::HostCosts;
 use io_model::QueuePriority;
 use policy::{Class, Floor, Limits};
 use ssd_model::Profile;
@@ -68,95 +69,11 @@ impl Tenant {
     }
 }
 
-/// What a command costs the host's CPUs, and how the host's pollers reach the drive. Times in ns; all may be 0.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Host {
-    /// A vCPU's time between one I/O and the next; not part of a closed loop's latency.
-    pub guest_app_ns: f64,
-    /// A vCPU's time from the start of an I/O to its doorbell.
-    pub guest_submit_ns: f64,
-    /// What a write adds to that.
-    pub guest_write_ns: f64,
-    /// Taking an interrupt, once for all completions found then.
-    pub guest_irq_ns: f64,
-    /// Handling one completion.
-    pub guest_complete_ns: f64,
-    /// Part of `guest_app_ns` and `guest_complete_ns` that is exponentially distributed, 0 to 1; cut at 6.3 times its
-    /// mean.
-    pub guest_varies: f64,
-    /// A poller's look at all queues, beside what is found there.
-    pub poller_pass_ns: f64,
-    /// Fetching and submitting one command.
-    pub poller_fetch_ns: f64,
-    /// What a write adds to that.
-    pub poller_write_ns: f64,
-    /// Reaping and posting one completion.
-    pub poller_complete_ns: f64,
-    /// Ringing the doorbell of one of the drive's queues, once in a pass.
-    pub poller_doorbell_ns: f64,
-    /// Raising the interrupt of one of a tenant's queues, once in a pass.
-    pub poller_interrupt_ns: f64,
-    /// Commands that a poller fetches in one pass, at most; at least 1.
-    pub poller_batch: u32,
-    /// From a raised interrupt until the guest takes it; occupies nothing.
-    pub delay_ns: f64,
-    /// The drive's queues at a poller that serves one tenant alone, at least 1.
-    pub hwqs_own: u16,
-    /// The drive's queues at a poller that several tenants share, at least 1.
-    pub hwqs_shared: u16,
-}
-
-impl Host {
-    /// A host that costs nothing.
-    pub const FREE: Self = Self {
-        guest_app_ns: 0.0,
-        guest_submit_ns: 0.0,
-        guest_write_ns: 0.0,
-        guest_irq_ns: 0.0,
-        guest_complete_ns: 0.0,
-        guest_varies: 0.0,
-        poller_pass_ns: 0.0,
-        poller_fetch_ns: 0.0,
-        poller_write_ns: 0.0,
-        poller_complete_ns: 0.0,
-        poller_doorbell_ns: 0.0,
-        poller_interrupt_ns: 0.0,
-        poller_batch: 64,
-        delay_ns: 0.0,
-        hwqs_own: 6,
-        hwqs_shared: 8,
-    };
-}
-
-impl Default for Host {
-    /// The simulator's default host: LPNS's, fitted \[F\] to its Fig. 7a and 7b. Guests included; for measurements of a
-    /// daemon by a client that is no guest, leave the guest's times out.
-    fn default() -> Self {
-        Self {
-            guest_app_ns: 5_250.0,
-            guest_submit_ns: 250.0,
-            guest_write_ns: 530.0,
-            guest_irq_ns: 250.0,
-            guest_complete_ns: 1_380.0,
-            guest_varies: 1.0,
-            poller_pass_ns: 340.0,
-            poller_fetch_ns: 760.0,
-            poller_write_ns: 95.0,
-            poller_complete_ns: 830.0,
-            poller_doorbell_ns: 100.0,
-            poller_interrupt_ns: 10.0,
-            poller_batch: 24,
-            delay_ns: 500.0,
-            ..Self::FREE
-        }
-    }
-}
-
 /// A drive and its host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
     /// The drive.
     pub profile: Profile,
-    /// The host.
-    pub host: Host,
+    /// What commands cost the host's CPUs; pollers are the mediated ones.
+    pub costs: HostCosts,
 }

@@ -4,11 +4,13 @@ use io_model::{Nanos, QueuePriority};
 use policy::{Class, Floor, Limits, PolicyConfig};
 use ssd_model::Profile;
 
-use crate::{Forecast, Host, LimitedBy, Load, Planner, Site, Size, Tail, Tenant, TenantForecast};
+use engine::HostCosts;
+
+use crate::{Forecast, LimitedBy, Load, Planner, Site, Size, Tenant, TenantForecast};
 
 /// A P5800X whose host costs nothing.
 pub fn site() -> Site {
-    Site { profile: Profile::p5800x(), host: Host::FREE }
+    Site { profile: Profile::p5800x(), costs: HostCosts::FREE }
 }
 
 /// A 4 KiB random read at a time, promised a latency.
@@ -39,7 +41,7 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
         bandwidth_bytes_s: iops * 4096.0,
         mean: Nanos::from_micros(p99_us / 2),
         p99: Nanos::from_micros(p99_us),
-        tail: Tail::fixed(Nanos::from_micros(p99_us)),
+        at_percentile: Nanos::from_micros(p99_us),
         bound: None,
         alone: Nanos::from_micros(10),
         alone_p99: Nanos::from_micros(10),
@@ -50,7 +52,12 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
 
 /// A forecast for one tenant.
 pub fn one(p99_us: u64) -> Forecast {
-    Forecast { tenants: vec![forecast(1_000.0, p99_us)], drive_utilization: 0.5, poller_utilization: 0.1 }
+    Forecast {
+        tenants: vec![forecast(1_000.0, p99_us)],
+        drive_utilization: 0.5,
+        poller_utilization: 0.1,
+        played_ios: 0,
+    }
 }
 
 /// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its
@@ -76,6 +83,6 @@ pub fn planner(site: &Site) -> Planner<'_> {
             forecast(1e6 * depth(tenant) / waiting.max(1.0), wait_us as u64 + 1)
         };
         let tenants = tenants.iter().map(each).collect();
-        Ok(Forecast { tenants, drive_utilization: 1.0, poller_utilization: 0.1 })
+        Ok(Forecast { tenants, drive_utilization: 1.0, poller_utilization: 0.1, played_ios: 0 })
     })
 }

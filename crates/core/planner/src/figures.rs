@@ -4,6 +4,8 @@ use io_model::Nanos;
 use policy::{COST_UNIT, Cost, Curve, DriveFigures, FairConfig, LpnsConfig};
 use ssd_model::{Profile, Writes};
 
+use crate::Tenant;
+
 /// What R and L_h are of.
 const PAGE_BYTES: u64 = 4_096;
 
@@ -122,13 +124,13 @@ fn write_iops(profile: &Profile) -> f64 {
 }
 
 /// How long a read keeps the drive's slowest part for it busy, divided among parts that work side by side.
-pub(crate) fn read_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
+fn read_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
     let medium = medium_ns(profile, profile.read_ns, len_bytes);
     medium.max(transfer_ns(profile.link_read_mb_s, len_bytes)).max(profile.controller_ns as f64).max(1.0)
 }
 
 /// How long a write keeps the drive busy, once buffers are full.
-pub(crate) fn write_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
+fn write_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
     let medium = match profile.writes {
         Writes::InPlace { write_ns, .. } => medium_ns(profile, write_ns, len_bytes),
         Writes::Buffered { drain_ns, .. } => {
@@ -146,6 +148,16 @@ pub(crate) fn write_busy_ns(profile: &Profile, len_bytes: u64) -> f64 {
 fn medium_ns(profile: &Profile, first_ns: u64, len_bytes: u64) -> f64 {
     let further = (len_bytes as f64 / PAGE_BYTES as f64 - 1.0).max(0.0) * profile.further_ns as f64;
     (first_ns as f64 + further) / f64::from(profile.units.max(1))
+}
+
+/// How long a mean command of a tenant keeps the drive's slowest part for it busy, divided among parts that work side
+/// by side. For comparing tenants; what they get is the forecast's.
+pub(crate) fn busy_ns(profile: &Profile, tenant: &Tenant) -> f64 {
+    let reads = tenant.read_share.clamp(0.0, 1.0);
+    let mean = |cost: fn(&Profile, u64) -> f64| -> f64 {
+        tenant.sizes.iter().map(|size| size.part * cost(profile, size.len_bytes)).sum()
+    };
+    reads * mean(read_busy_ns) + (1.0 - reads) * mean(write_busy_ns)
 }
 
 #[cfg(test)]

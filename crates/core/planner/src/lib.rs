@@ -7,7 +7,7 @@
 //! | `demand` | the input: [`Tenant`], [`Load`], [`Site`] |
 //! | `figures` | a drive's performance figures, and those that policies need: [`drive_figures`] |
 //! | `forecast` | the output: [`Forecast`] |
-//! | `model` | the model: a queueing network, solved for its mean values |
+//! | `play` | a question as a scenario of the engine |
 //! | `floors` | whether the minimums of best-effort tenants fit: [`judge_floors`] |
 //! | `verdict` | which promises hold, and what prevents the others: [`judge`] |
 //! | `outcome` | forecast and verdict together, and what to compute: [`Outcome`], [`Planner`] |
@@ -26,8 +26,8 @@ mod fake;
 mod figures;
 mod floors;
 mod forecast;
-mod model;
 mod outcome;
+mod play;
 mod price;
 mod setting;
 mod solve;
@@ -35,12 +35,12 @@ mod verdict;
 
 pub use advice::{Advice, Change, advise, round_up};
 pub use blame::{Blame, Culprit, Evidence, Lateness, Measured, blame};
-pub use demand::{Host, Load, Site, Size, Tenant};
+pub use demand::{Load, Site, Size, Tenant};
 pub use figures::drive_figures;
 pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
-pub use model::Tail;
 pub use outcome::{Outcome, Planner};
+pub use play::{FULL, scenario};
 pub use price::{Price, price, prices};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};

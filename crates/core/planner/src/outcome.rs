@@ -1,18 +1,33 @@
 //! A forecast with its promises judged, and who makes them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use policy::PolicyConfig;
 
-use crate::{Forecast, Promise, Site, Tenant, Unmodelled, Verdict, judge, predict};
+use crate::forecast::{Means, forecast};
+use crate::play::{FULL, SHORT};
+use crate::{Forecast, Promise, Site, Tenant, Unmodelled, Verdict, judge};
 
-type Model<'a> = dyn Fn(&PolicyConfig, &[Tenant]) -> Result<Forecast, Unmodelled> + 'a;
+type Model<'a> = dyn Fn(&PolicyConfig, &[Tenant], Means<'_>) -> Result<Forecast, Unmodelled> + 'a;
 
-/// Asks the model about one site, and counts how often.
+/// What searches may play in all, in commands. What was found until then is told.
+const SEARCHED_IOS: u64 = 3_000_000;
+
+/// Answers questions about one site: whole plays, and short ones for searches.
 pub struct Planner<'a> {
     site: &'a Site,
     model: Box<Model<'a>>,
+    is_over: &'a dyn Fn() -> bool,
+    known: RefCell<Vec<Known>>,
     questions: Cell<usize>,
+    searched_ios: Cell<u64>,
+}
+
+/// A whole play and its answer.
+struct Known {
+    policy: PolicyConfig,
+    tenants: Vec<Tenant>,
+    outcome: Result<Outcome, Unmodelled>,
 }
 
 /// What all tenants will get under a policy, and what becomes of the promises.
@@ -25,26 +40,44 @@ pub struct Outcome {
 }
 
 impl<'a> Planner<'a> {
-    /// With the model of this crate.
+    /// With the engine, as long as it takes.
     pub fn new(site: &'a Site) -> Self {
-        Self::with_model(site, |policy, tenants| predict(site, policy, tenants))
+        Self::within(site, &|| false)
     }
 
-    /// With another model of the same site.
+    /// With the engine. A play is cut off as soon as `is_over`: there is no answer then.
+    pub fn within(site: &'a Site, is_over: &'a dyn Fn() -> bool) -> Self {
+        let model: Box<Model<'a>> = Box::new(|policy, tenants, means| forecast(site, policy, tenants, means));
+        let (known, questions, searched_ios) = Default::default();
+        Self { site, model, is_over, known, questions, searched_ios }
+    }
+
+    /// With a model of the same site instead of the engine.
     pub fn with_model(
         site: &'a Site,
         model: impl Fn(&PolicyConfig, &[Tenant]) -> Result<Forecast, Unmodelled> + 'a,
     ) -> Self {
-        Self { site, model: Box::new(model), questions: Cell::new(0) }
+        Self { model: Box::new(move |policy, tenants, _| model(policy, tenants)), ..Self::new(site) }
     }
 
-    /// What comes of these tenants under this policy.
+    /// What comes of these tenants under this policy: a whole play, once for each question.
     ///
     /// # Errors
-    /// What [`predict`] can't say.
+    /// A demand that makes no sense, or what can't be played.
     pub fn outcome(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<Outcome, Unmodelled> {
+        let is_asked = |known: &&Known| (&known.policy, &known.tenants[..]) == (policy, tenants);
+        if let Some(known) = self.known.borrow().iter().find(is_asked) {
+            return known.outcome.clone();
+        }
+        let outcome = self.ask(policy, tenants, Means { effort: FULL, is_over: self.is_over });
+        let known = Known { policy: policy.clone(), tenants: tenants.to_vec(), outcome: outcome.clone() };
+        self.known.borrow_mut().push(known);
+        outcome
+    }
+
+    fn ask(&self, policy: &PolicyConfig, tenants: &[Tenant], means: Means<'_>) -> Result<Outcome, Unmodelled> {
         self.questions.set(self.questions.get() + 1);
-        let forecast = (self.model)(policy, tenants)?;
+        let forecast = (self.model)(policy, tenants, means)?;
         Ok(Outcome { promises: judge(self.site, tenants, &forecast), forecast })
     }
 
@@ -53,9 +86,29 @@ impl<'a> Planner<'a> {
         self.site
     }
 
-    /// How often the model was asked so far. It is what a plan's time goes to.
+    /// How many questions were played so far. It is what a plan's time goes to.
     pub fn questions(&self) -> usize {
         self.questions.get()
+    }
+
+    /// Whether searches have played all that they may: what they did not find may be there all the same.
+    pub fn is_spent(&self) -> bool {
+        self.searched_ios.get() >= SEARCHED_IOS
+    }
+
+    /// A first answer from a short play, for searches. `None`: there is none, or searches have played all they may.
+    pub fn guess(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Outcome> {
+        if self.is_spent() {
+            return None;
+        }
+        let guess = self.ask(policy, tenants, Means { effort: SHORT, is_over: self.is_over }).ok()?;
+        self.searched_ios.set(self.searched_ios.get() + guess.forecast.played_ios);
+        Some(guess)
+    }
+
+    /// Whether a short play keeps every promise that can be kept by any means.
+    pub(crate) fn seems_kept(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> bool {
+        self.guess(policy, tenants).is_some_and(|outcome| outcome.keeps_what_it_can())
     }
 
     /// The outcome, if every promise that can be kept by any means is kept.

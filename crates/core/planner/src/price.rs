@@ -6,7 +6,7 @@ use policy::{Class, PolicyConfig};
 use crate::advice::round_up;
 use crate::{Outcome, Planner, Tenant};
 
-/// The number of promises whose price is computed; each takes two forecasts.
+/// The number of promises whose price is computed; each takes two short plays.
 const PRICED: usize = 8;
 
 /// What is tried as a looser target, in percent of the target.
@@ -33,7 +33,7 @@ pub fn prices(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], 
 }
 
 /// What the promise to the tenant of that index costs, under a policy that holds others back for it; `None` under
-/// another, and where it was promised no latency. `outcome` is that of `policy` and `tenants`. Asks the model twice.
+/// another, and where it was promised no latency. `outcome` is that of `policy` and `tenants`. Two short plays.
 pub fn price(
     planner: &Planner<'_>,
     policy: &PolicyConfig,
@@ -48,12 +48,12 @@ pub fn price(
     let others = |class: Class| {
         let mut changed = tenants.to_vec();
         changed[tenant].class = class;
-        let outcome = planner.outcome(policy, &changed).ok()?;
+        let outcome = planner.guess(policy, &changed)?;
         // This tenant is not counted, whichever class it has.
         Some(outcome.best_effort_bytes_s(tenants))
     };
     let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));
-    // A policy lets others have no less beside a looser promise or none: where the model says so it is off.
+    // A policy lets others have no less beside a looser promise or none: where short plays say so they are off.
     let others_bytes_s = outcome.best_effort_bytes_s(tenants);
     let looser_class = Class::Guaranteed { latency_target: Some(looser), percentile };
     let looser_bytes_s = others(looser_class)?.max(others_bytes_s);
@@ -67,7 +67,7 @@ mod tests {
     use ssd_model::Profile;
 
     use super::*;
-    use crate::{Host, Site, fake};
+    use crate::{Site, fake};
 
     #[test]
     fn a_promise_never_leaves_others_more_than_a_looser_one_or_none() {
@@ -76,7 +76,7 @@ mod tests {
         let planner = Planner::with_model(&site, |_, tenants| {
             let target = tenants[0].target().map_or(1.0, |target| 1e9 / target.0 as f64);
             let tenants = tenants.iter().map(|_| fake::forecast(target, 10)).collect();
-            Ok(crate::Forecast { tenants, drive_utilization: 0.5, poller_utilization: 0.1 })
+            Ok(crate::Forecast { tenants, drive_utilization: 0.5, poller_utilization: 0.1, played_ios: 0 })
         });
         let (policy, tenants) =
             (PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), [fake::guaranteed("db", 40), fake::best_effort("a", 8)]);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_looser_promise_costs_less_and_none_nothing() {
-        let site = Site { profile: Profile::p5800x(), host: Host::FREE };
+        let site = Site { profile: Profile::p5800x(), costs: engine::HostCosts::FREE };
         let planner = Planner::new(&site);
         let noisy = Tenant { vcpus: 8, ..fake::best_effort("noisy", 128) };
         let tenants = [fake::guaranteed("db", 40), noisy];

@@ -2,7 +2,7 @@
 
 use policy::{ArbitratedConfig, PolicyConfig};
 
-use crate::{Outcome, Planner, Tenant};
+use crate::{Planner, Tenant};
 
 /// A key under `[policy]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,25 +92,19 @@ impl Setting {
         }
     }
 
-    /// The value nearest to the present one at which every promise holds that can, with what comes of it.
-    /// `None`: no value helps, or none of those that were tried.
+    /// The value nearest to the present one at which every promise seems to hold that can, by short plays. `None`: no value helps, or none of those that were tried.
     ///
     /// A promise may depend on a setting in either direction, and fail at both ends (a drive held too short serves
     /// nobody), so a few values far apart are tried first, then those between the nearest that helps and its
     /// neighbour that does not.
-    pub(crate) fn nearest_kept(
-        self,
-        planner: &Planner<'_>,
-        policy: &PolicyConfig,
-        tenants: &[Tenant],
-    ) -> Option<(u32, Outcome)> {
+    pub(crate) fn nearest_kept(self, planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<u32> {
         let present = self.get(policy)?;
-        let kept = |value: u32| planner.if_kept(&self.with(policy, value), tenants);
+        let kept = |value: u32| planner.seems_kept(&self.with(policy, value), tenants);
         let (low, high) = self.range(policy);
         let sides = [steps(present, low), steps(present, high)];
         let found = sides.iter().filter_map(|values| first_kept(values, &kept));
         let distance = |value: u32| (f64::from(value.max(1)) / f64::from(present.max(1))).ln().abs();
-        found.min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)))
+        found.min_by(|a, b| distance(*a).total_cmp(&distance(*b)))
     }
 }
 
@@ -141,31 +135,15 @@ fn round(value: u32, up: bool) -> u32 {
 const PROBES: usize = 3;
 
 /// The first of these values that helps, as far as probing finds it.
-fn first_kept(values: &[u32], kept: &impl Fn(u32) -> Option<Outcome>) -> Option<(u32, Outcome)> {
+fn first_kept(values: &[u32], kept: &impl Fn(u32) -> bool) -> Option<u32> {
     let last = values.len().checked_sub(1)?;
-    let mut too_near = None;
     let mut probes: Vec<usize> = (1..=PROBES).map(|probe| last * probe / PROBES).collect();
     probes.dedup();
-    for at in probes {
-        let value = *values.get(at)?;
-        let Some(outcome) = kept(value) else {
-            too_near = Some(at);
-            continue;
-        };
-        // Between a value that does not help and one that does.
-        let (mut best, mut found) = (at, (value, outcome));
-        let mut low = too_near.map_or(0, |at| at + 1);
-        while low < best {
-            let middle = low + (best - low) / 2;
-            let value = *values.get(middle)?;
-            match kept(value) {
-                Some(outcome) => (best, found) = (middle, (value, outcome)),
-                None => low = middle + 1,
-            }
-        }
-        return Some(found);
-    }
-    None
+    let best = probes.iter().position(|at| kept(values[*at]))?;
+    // Between a value that does not help and one that does.
+    let low = if best == 0 { 0 } else { probes[best - 1] + 1 };
+    let between = &values[low..probes[best]];
+    Some(values[low + between.partition_point(|value| !kept(*value))])
 }
 
 #[cfg(test)]
@@ -218,7 +196,7 @@ mod tests {
             });
             let config = ArbitratedConfig { max_in_flight: present, ..ArbitratedConfig::wrr() };
             let found = Setting::MaxInFlight.nearest_kept(&planner, &PolicyConfig::Wrr(config), &tenants);
-            let found = found.expect("there is one").0;
+            let found = found.expect("there is one");
             let near = f64::from(found) / f64::from(expected);
             assert!((1.0 / STEP..=STEP).contains(&near) && good.contains(&found), "{present} {good:?}: {found}");
             assert!(planner.questions() <= 24, "{} questions", planner.questions());

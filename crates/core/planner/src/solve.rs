@@ -74,8 +74,19 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// A solution under this policy, if there is one; nothing is tried where a promise is impossible under any.
+    /// A solution under this policy that a whole play confirms.
     fn with(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
+        let found = self.search(policy, tenants)?;
+        let outcome = self.planner.outcome(&found.policy, &found.tenants).ok()?;
+        if outcome.keeps_all() {
+            return Some(Solution { outcome, ..found });
+        }
+        self.closest.get_or_insert((found.policy, outcome));
+        None
+    }
+
+    /// By short plays. Nothing is tried where a promise is impossible under any policy.
+    fn search(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
         if let Some(solution) = self.attempt(policy, tenants) {
             return Some(solution);
         }
@@ -90,7 +101,7 @@ impl Search<'_> {
     }
 
     fn attempt(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
-        let outcome = self.planner.outcome(policy, tenants).ok()?;
+        let outcome = self.planner.guess(policy, tenants)?;
         if outcome.keeps_all() {
             return Some(Solution { policy: policy.clone(), tenants: tenants.to_vec(), outcome });
         }
@@ -121,9 +132,9 @@ impl Search<'_> {
     }
 
     /// The value of a setting nearest to the present one that will do.
-    fn nearest(&self, setting: Setting, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
-        let (value, outcome) = setting.nearest_kept(self.planner, policy, tenants)?;
-        Some(Solution { policy: setting.with(policy, value), tenants: tenants.to_vec(), outcome })
+    fn nearest(&mut self, setting: Setting, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
+        let value = setting.nearest_kept(self.planner, policy, tenants)?;
+        self.attempt(&setting.with(policy, value), tenants)
     }
 }
 

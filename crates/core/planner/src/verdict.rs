@@ -6,7 +6,7 @@ use io_model::Nanos;
 use policy::Percentile;
 use ssd_model::Profile;
 
-use crate::figures::{read_busy_ns, write_busy_ns};
+use crate::figures::busy_ns;
 use crate::{Forecast, LimitedBy, Load, Site, Tenant, TenantForecast};
 
 /// A drive or a poller busier than this is what commands wait for.
@@ -31,12 +31,12 @@ pub enum Verdict {
 
 impl Verdict {
     /// What a forecast means for a target.
-    pub fn of((target, percentile): (Nanos, Percentile), forecast: &TenantForecast) -> Self {
+    pub fn of(target: Nanos, forecast: &TenantForecast) -> Self {
         if target < forecast.alone {
             Self::Impossible { lowest: forecast.lowest }
         } else if forecast.bound.is_some_and(|bound| bound <= target) {
             Self::Certain
-        } else if forecast.at(percentile) <= target {
+        } else if forecast.at_percentile <= target {
             Self::Expected
         } else {
             Self::NotKept
@@ -101,8 +101,8 @@ pub struct Promise {
 pub fn judge(site: &Site, tenants: &[Tenant], forecast: &Forecast) -> Vec<Promise> {
     let findings = Findings::new(&site.profile, tenants, forecast);
     let promise = |(index, (tenant, own)): (usize, (&Tenant, &TenantForecast))| {
-        let (target, percentile) = tenant.class.promise()?;
-        let verdict = Verdict::of((target, percentile), own);
+        let target = tenant.target()?;
+        let verdict = Verdict::of(target, own);
         let obstacle = match verdict {
             Verdict::Certain | Verdict::Expected => Obstacle::None,
             Verdict::Impossible { .. } => Obstacle::DriveAlone,
@@ -191,7 +191,7 @@ impl<'a> Findings<'a> {
         obstacle: Obstacle,
     ) -> String {
         let percentile = tenant.percentile();
-        let (took, within, many) = (words(own.at(percentile)), words(target), percentile.in_words());
+        let (took, within, many) = (words(own.at_percentile), words(target), percentile.in_words());
         match (verdict, own.bound) {
             (Verdict::Impossible { lowest }, _) => {
                 let lowest = words(lowest);
@@ -262,16 +262,6 @@ pub(crate) fn words(time: Nanos) -> String {
     }
 }
 
-/// How long a mean command of a tenant keeps the drive's slowest part for it busy, divided among parts that work side
-/// by side. For comparing tenants; what they get is the forecast's.
-fn busy_ns(profile: &Profile, tenant: &Tenant) -> f64 {
-    let reads = tenant.read_share.clamp(0.0, 1.0);
-    let mean = |cost: fn(&Profile, u64) -> f64| -> f64 {
-        tenant.sizes.iter().map(|size| size.part * cost(profile, size.len_bytes)).sum()
-    };
-    reads * mean(read_busy_ns) + (1.0 - reads) * mean(write_busy_ns)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,9 +280,8 @@ mod tests {
 
     #[test]
     fn a_verdict_follows_from_bound_percentile_and_alone_latency() {
-        let verdict = |target_us, p99_us, bound_us| {
-            Verdict::of((Nanos::from_micros(target_us), Percentile::P99), &forecast(p99_us, bound_us))
-        };
+        let verdict =
+            |target_us, p99_us, bound_us| Verdict::of(Nanos::from_micros(target_us), &forecast(p99_us, bound_us));
         assert_eq!(verdict(100, 50, Some(100)), Verdict::Certain);
         assert_eq!(verdict(100, 100, Some(101)), Verdict::Expected);
         assert_eq!(verdict(100, 100, None), Verdict::Expected);
@@ -305,7 +294,8 @@ mod tests {
     fn a_broken_promise_names_the_heaviest_neighbour() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 4), fake::best_effort("big", 64)];
         let each = [(1_000.0, 500), (10_000.0, 900), (200_000.0, 900)].map(|(iops, p99)| fake::forecast(iops, p99));
-        let forecast = Forecast { tenants: each.to_vec(), drive_utilization: 0.97, poller_utilization: 0.2 };
+        let forecast =
+            Forecast { tenants: each.to_vec(), drive_utilization: 0.97, poller_utilization: 0.2, played_ios: 0 };
         let promises = judge(&fake::site(), &tenants, &forecast);
         let [promise] = &promises[..] else { panic!("{promises:?}") };
         assert_eq!((promise.tenant, promise.verdict), (0, Verdict::NotKept));
@@ -320,7 +310,8 @@ mod tests {
     fn neighbours_that_are_alike_are_counted() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("n1", 32), fake::best_effort("n2", 32)];
         let each = [(1_000.0, 500), (80_000.0, 900), (80_000.0, 900)].map(|(iops, p99)| fake::forecast(iops, p99));
-        let forecast = Forecast { tenants: each.to_vec(), drive_utilization: 0.5, poller_utilization: 0.2 };
+        let forecast =
+            Forecast { tenants: each.to_vec(), drive_utilization: 0.5, poller_utilization: 0.2, played_ios: 0 };
         let reason = &judge(&fake::site(), &tenants, &forecast)[0].reason;
         assert!(reason.ends_with("is for \"n1\", as much for each of 1 more like it"), "{reason}");
     }
@@ -329,8 +320,12 @@ mod tests {
     fn who_asks_for_more_than_its_own_limits_is_told_what_is_not_counted() {
         let limits = policy::Limits { rw_ios_per_sec: 1_000, ..policy::Limits::default() };
         let reason = |iops: f64| {
-            let forecast =
-                Forecast { tenants: vec![fake::forecast(iops, 50)], drive_utilization: 0.5, poller_utilization: 0.2 };
+            let forecast = Forecast {
+                tenants: vec![fake::forecast(iops, 50)],
+                drive_utilization: 0.5,
+                poller_utilization: 0.2,
+                played_ios: 0,
+            };
             judge(&fake::site(), &[Tenant { limits, ..fake::guaranteed("db", 100) }], &forecast).remove(0).reason
         };
         assert!(reason(999.0).ends_with("no limit can be given for the slowest"), "{}", reason(999.0));
@@ -344,7 +339,7 @@ mod tests {
             let tenants = [Tenant { load, ..fake::guaranteed("db", 100) }, fake::best_effort("a", 1)];
             let mine = TenantForecast { limited_by, ..fake::forecast(500_000.0, 800) };
             let each = vec![mine, fake::forecast(1_000.0, 10)];
-            let forecast = Forecast { tenants: each, drive_utilization: 0.99, poller_utilization };
+            let forecast = Forecast { tenants: each, drive_utilization: 0.99, poller_utilization, played_ios: 0 };
             let promise = judge(&fake::site(), &tenants, &forecast).remove(0);
             (promise.obstacle, promise.reason)
         };
@@ -363,7 +358,7 @@ mod tests {
     fn a_target_below_the_alone_latency_names_the_lowest() {
         let tenants = [fake::guaranteed("db", 5), fake::best_effort("a", 4)];
         let each = vec![forecast(30, None), fake::forecast(10_000.0, 900)];
-        let forecast = Forecast { tenants: each, drive_utilization: 0.1, poller_utilization: 0.1 };
+        let forecast = Forecast { tenants: each, drive_utilization: 0.1, poller_utilization: 0.1, played_ios: 0 };
         let promise = judge(&fake::site(), &tenants, &forecast).remove(0);
         assert_eq!(promise.verdict, Verdict::Impossible { lowest: Nanos::from_micros(20) });
         assert_eq!(promise.reason, "99 of 100 of its commands take up to 20.0 µs even alone on the drive");

@@ -15,7 +15,7 @@ use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
 use state::errors::{being_deleted, broken, invalid, name_taken, no_such_tenant, not_writable};
-use state::{Command, Proposal};
+use state::{Command as StateCommand, Proposal};
 
 use crate::error_texts::{
     disk_error, disk_missing, drive_missing, grows_later, no_such_drive, promise_not_kept, unjudged,
@@ -25,7 +25,7 @@ use crate::owner::Owner;
 use crate::served_drive::{Live, ServedDrive, terms_in_words};
 use api::{DiskError, Reason};
 use observe::snapshot::health_of;
-use runtime::command::DiskCommand;
+use runtime::command::{Command, DiskCommand};
 use runtime::front_end::Reached;
 use runtime::happening::DriveId;
 
@@ -36,13 +36,26 @@ impl Owner {
             DiskCommand::List(of_user, reply) => {
                 reply(self.drives.values().flat_map(|drive| drive.describe_disks(of_user)).collect());
             }
-            DiskCommand::Create(disk, reply) => reply(self.create_disk(&disk)),
+            DiskCommand::Create(disk, reply) => {
+                let created = self.create_disk(&disk);
+                match self.missing_for(&created) {
+                    None => reply(created),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Create(disk, reply)));
+                    }
+                }
+            }
             DiskCommand::Change(name, change, reply) => {
                 let changed = match self.find_drive(&name) {
                     Some(drive) => drive.change_disk(&name, &change),
                     None => Err(self.no_such_disk(&name)),
                 };
-                reply(changed);
+                match self.missing_for(&changed) {
+                    None => reply(changed),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Change(name, change, reply)));
+                    }
+                }
             }
             DiskCommand::Attach(name, attach, reply) => {
                 let attached = match (self.refuse_elsewhere(&name, &attach.tenant), self.find_drive(&name)) {
@@ -76,7 +89,15 @@ impl Owner {
                 let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
             }
-            DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
+            DiskCommand::Apply(file, reply) => {
+                let applied = self.apply_file(&file);
+                match self.missing_for(&applied) {
+                    None => reply(applied),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Apply(file, reply)));
+                    }
+                }
+            }
             DiskCommand::Export(reply) => reply(self.export()),
         }
     }
@@ -212,6 +233,9 @@ impl Owner {
                 Err(problem) => refused.push((drive.config().device.name.clone(), problem)),
             }
         }
+        if self.common.forecasts.is_missing() {
+            return Err(unjudged("there is no forecast of its promises yet"));
+        }
         // What is wrong with the disk itself is wrong everywhere, also where there is no room.
         let is_malformed =
             refused.iter().all(|(_, problem)| matches!(problem.reason, Reason::Invalid | Reason::NoRoom));
@@ -243,7 +267,7 @@ impl ServedDrive {
 
     /// Refuses a tenant whose promise can't be kept, and one that breaks another's.
     fn judge(&self, proposal: Proposal) -> Result<Proposal, DiskError> {
-        let admission = Admission::of_change(&proposal.config, &self.profile, self.config());
+        let admission = Admission::of_change(&proposal.config, &self.profile, self.config(), &self.forecasts);
         admission.refuse(&proposal.config).map_err(|errors| promise_not_kept(&errors))?;
         self.pollers.check_cpus(&proposal.tenant)?;
         Ok(proposal)
@@ -303,7 +327,7 @@ impl ServedDrive {
         let is_remade = !reached.is_empty() || moves;
         let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
         let had_bytes = self.state.placement(name).map_or(tenant.size.0, Placement::size_bytes);
-        let change = Command::Change { name: name.clone(), section, size_bytes: tenant.size.0 };
+        let change = StateCommand::Change { name: name.clone(), section, size_bytes: tenant.size.0 };
         let placed = self.apply(change).map_err(grows_later(name));
         let has_grown = self.state.placement(name).is_some_and(|it| it.size_bytes() > had_bytes);
         if placed.is_err() && !has_grown {

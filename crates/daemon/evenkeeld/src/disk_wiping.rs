@@ -20,7 +20,7 @@ use io_model::units::Size;
 use layout::{WipeMethod, Wiping};
 use policy::Terms;
 use poller::Probe;
-use state::Command;
+use state::Command as StateCommand;
 
 use crate::error_texts::disk_error;
 use crate::served_drive::{ADD_LIMIT, ServedDrive};
@@ -39,7 +39,7 @@ impl ServedDrive {
     /// # Errors
     /// It can't be made durable; nothing has changed.
     pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), DiskError> {
-        self.apply(Command::Delete { name: name.to_owned(), method }).map_err(disk_error)?;
+        self.apply(StateCommand::Delete { name: name.to_owned(), method }).map_err(disk_error)?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
         self.events.tell(EventKind::Deleted, Some(name), None);
         Ok(())
@@ -202,7 +202,7 @@ impl ServedDrive {
         let Some(range) = wiping.iter().find(|it| it.offset_bytes == offset_bytes).cloned() else { return };
         let why = match result {
             Ok((passes, wiped_bytes)) => {
-                let recorded = self.apply(Command::Wiped { offset_bytes, result: Ok((passes, wiped_bytes)) });
+                let recorded = self.apply(StateCommand::Wiped { offset_bytes, result: Ok((passes, wiped_bytes)) });
                 if passes < range.method.passes() {
                     // What could not be recorded is done again after a kill, no more.
                     return;
@@ -236,7 +236,7 @@ impl ServedDrive {
         let line =
             format!("{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}");
         (self.around.sink)(Level::Warn.of_tenant(former), &line);
-        self.apply_or_warn(Command::Wiped { offset_bytes: range.offset_bytes, result: Err(why) });
+        self.apply_or_warn(StateCommand::Wiped { offset_bytes: range.offset_bytes, result: Err(why) });
     }
 
     /// The next range, or the wiper goes.

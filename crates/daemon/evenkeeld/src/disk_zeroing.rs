@@ -7,7 +7,7 @@ use api::EventKind;
 use client_socket::Level;
 use io_model::TenantId;
 use io_model::units::Size;
-use state::{Command, Disk};
+use state::{Command as StateCommand, Disk};
 
 use crate::served_drive::ServedDrive;
 use runtime::front_end::{self, Growth};
@@ -22,7 +22,7 @@ impl ServedDrive {
         if let Err(error) = &begun {
             // There is no job. The caller tells why.
             let result = Err(format!("{error:#}"));
-            let _ = self.state.apply(Command::Zeroed { id, result, is_over: true });
+            let _ = self.state.apply(StateCommand::Zeroed { id, result, is_over: true });
         }
         begun
     }
@@ -58,10 +58,10 @@ impl ServedDrive {
             zeroing.ended(id);
         }
         let result = result.map_err(|error| format!("{error:#}"));
-        if let Err(error) = self.apply(Command::Zeroed { id, result, is_over }) {
+        if let Err(error) = self.apply(StateCommand::Zeroed { id, result, is_over }) {
             // It could not be recorded, or the tenant can't be put on its socket.
             let result = Err(format!("{error:#}"));
-            self.apply_or_warn(Command::Zeroed { id, result, is_over });
+            self.apply_or_warn(StateCommand::Zeroed { id, result, is_over });
             return;
         }
         let disk = self.state.disks().get(id);

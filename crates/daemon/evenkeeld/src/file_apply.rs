@@ -27,6 +27,7 @@ use crate::error_texts::{failed, no_room_for_file, promise_not_kept};
 use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
+use runtime::command::Command;
 use runtime::happening::DriveId;
 
 /// Whether tenants that left the file are deleted, or kept until the operator agrees.
@@ -73,6 +74,9 @@ impl Owner {
         };
         let plan = self.plan_to_apply(&file, &text, Missing::Stays);
         let done = plan.and_then(|plan| self.carry_out(&plan, Missing::Stays).map(|()| plan));
+        if let Some(missing) = self.missing_for(&done) {
+            return self.carry_out_after(missing, Command::OwnFile(Ok(text)));
+        }
         match done {
             Ok(plan) if plan.steps.is_empty() => {
                 sink(Level::Info.of_daemon(), &format!("{}: nothing in it has changed", file.display()));
@@ -240,7 +244,7 @@ impl Owner {
                 let free_bytes = served.map(|(_, drive)| drive.state.free_bytes_with(config));
                 Site { config, profile: profile.as_ref().unwrap_or(any), free_bytes }
             });
-            placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+            placing::place(&mut sites.collect::<Vec<_>>(), &unplaced, &self.common.forecasts)?;
         }
         // What the file names by now is the file's.
         let declared: BTreeSet<String> =
@@ -262,7 +266,7 @@ impl Owner {
     fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), DiskError> {
         for (id, config) in &plan.configs {
             let Some(drive) = self.drives.get(id) else { continue };
-            let admission = Admission::of_change(config, &drive.profile, drive.config());
+            let admission = Admission::of_change(config, &drive.profile, drive.config(), &drive.forecasts);
             admission.refuse(config).map_err(|errors| promise_not_kept(&errors))?;
             if let Some(recorded) = drive.state.layout() {
                 config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room_for_file(&errors))?;

@@ -9,7 +9,7 @@ use config::{Config, Namespace};
 use io_model::TenantId;
 use layout::Placement;
 use state::errors::broken;
-use state::{Command, NamespaceChange, Phase};
+use state::{Command as StateCommand, NamespaceChange, Phase};
 
 use crate::error_texts::disk_error;
 use crate::served_drive::ServedDrive;
@@ -39,11 +39,11 @@ impl ServedDrive {
         // No disk's blocks can be smaller than the drive's.
         disk.lba_bytes = disk.lba_bytes.max(self.state.facts().block_bytes);
         let id = self.new_id();
-        let created = self.apply(Command::Create { id, disk, section: section.map(str::to_owned) });
+        let created = self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) });
         created.map(|()| id).map_err(|error| {
             // No guest has ever seen it. A range that can't be taken back stays reserved.
             if self.state.disks().get(id).is_some() {
-                self.apply_or_warn(Command::Withdraw(id));
+                self.apply_or_warn(StateCommand::Withdraw(id));
             }
             disk_error(error)
         })
@@ -103,12 +103,12 @@ impl ServedDrive {
     /// A namespace has its size from now on, and another section with it if the API made it.
     fn resize_namespace(&mut self, namespace: &Namespace, section: Option<String>) -> Result<(), DiskError> {
         let (name, size_bytes) = (namespace.name.clone(), namespace.size.0);
-        self.apply(Command::Change { name, section, size_bytes }).map_err(disk_error)
+        self.apply(StateCommand::Change { name, section, size_bytes }).map_err(disk_error)
     }
 
     /// Another configuration holds from now on.
     pub(crate) fn take(&mut self, config: Config) {
-        self.apply_or_warn(Command::Take(Box::new(config)));
+        self.apply_or_warn(StateCommand::Take(Box::new(config)));
     }
 
     /// A step of a configuration file that is applied.

@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use api::EventKind;
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
+use confine::ThreadKind;
+use promises::forecasts::Forecasts;
 
 use crate::config_file::OwnFile;
 use crate::served_drive::{Common, ServedDrive, answer};
@@ -31,6 +33,7 @@ use runtime::command::{Command, Handle};
 use runtime::front_end::Reached;
 use runtime::happening::DriveId;
 use runtime::pollers::PollerThreads;
+use runtime::threads;
 
 /// How often to look whether a keeper that ended has come again.
 const KEEPER_PERIOD: Duration = Duration::from_secs(5);
@@ -54,6 +57,8 @@ pub struct Owner {
     told_status: String,
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
+    /// How often the command that is carried out has waited for forecasts.
+    pub(crate) round: u32,
     summaries: Summaries,
     metrics: Metrics,
     _api: ApiSocket,
@@ -72,7 +77,9 @@ impl Owner {
         let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
-        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper };
+        let forecasts = forecasts().context("can't start the thread that plays forecasts")?;
+        let common =
+            Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper, forecasts };
         if let Some(port) = &port {
             (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }
@@ -107,6 +114,7 @@ impl Owner {
             notices,
             told_status: String::new(),
             told_pollers: 0,
+            round: 0,
             summaries,
             metrics,
             _api: ApiSocket::serve(api, port, roles, asked, gate)?,
@@ -178,7 +186,9 @@ impl Owner {
 
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
+        self.common.forecasts.take_missing();
         match command {
+            Command::Again(command, round) => self.apply_again(*command, round),
             Command::Disk(command) => self.apply_to_disks(command),
             Command::Reread => match &self.own_file {
                 Some(file) => file.read_again(self.common.handle.clone()),
@@ -224,6 +234,18 @@ impl Owner {
         self.metrics.record_last(tenants);
         lost
     }
+}
+
+/// Forecasts for the owner, and the thread that plays what is missing.
+fn forecasts() -> std::io::Result<Forecasts> {
+    let forecasts = Forecasts::default();
+    let play = forecasts.player();
+    let run = move || {
+        threads::enter_lowest(ThreadKind::Metrics);
+        play();
+    };
+    std::thread::Builder::new().name("forecasts".into()).spawn(run)?;
+    Ok(forecasts.noting())
 }
 
 /// Waits for clients' threads, which were told to end.

@@ -12,6 +12,7 @@ use client_socket::gate::AtTheEnd;
 use client_socket::{Gate, Keeper, Level, gate};
 use config::{Drives, NewFiles, TenantSummary};
 use confine::{Fence, ThreadKind, Walls};
+use promises::forecasts::Forecasts;
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -95,7 +96,8 @@ pub fn run(args: &Args) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
     // A write beyond RLIMIT_FSIZE fails like any other write, and does not end everybody's daemon.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("can't watch for SIGXFSZ")?;
-    let (ready, absent) = ready::prepare(Drives::load(&args.config)?.discard_content(&args.discard_content)?)?;
+    let drives = Drives::load(&args.config)?.discard_content(&args.discard_content)?;
+    let (ready, absent) = ready::prepare(drives, &Forecasts::default())?;
     let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level, args.log_format);

@@ -18,7 +18,7 @@ use poller::{Probe, TenantSlot};
 use promises::planning;
 use ssd_model::Profile;
 use state::errors::nobody;
-use state::{At, Command as Change, DriveState, Effect, Effects, Facts, NewDisk, Record};
+use state::{At, Command as StateCommand, DriveState, Effect, Effects, Facts, NewDisk, Record};
 use ublk::Helper;
 
 use observe::DriveView;
@@ -32,6 +32,7 @@ use crate::wipe_state::Wiper;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
 use observe::promises_watch::PromiseWatch;
+use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
 use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
 use runtime::happening::{DriveId, Happening, Teller};
@@ -82,6 +83,8 @@ pub(crate) struct Common {
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, if anything does.
     pub(crate) keeper: Option<Arc<Keeper>>,
+    /// Those that are known; what is missing is noted.
+    pub(crate) forecasts: Forecasts,
 }
 
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
@@ -104,6 +107,7 @@ pub struct ServedDrive {
     pub(crate) detaching: BTreeMap<At, Vec<Then>>,
     pub(crate) wiper: Wiper,
     pub(crate) foresight: Arc<Foresight>,
+    pub(crate) forecasts: Forecasts,
     promises: PromiseWatch,
     clock: Clock,
     pub(crate) teller: Teller,
@@ -118,7 +122,7 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper } = common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts } = common;
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
@@ -133,7 +137,8 @@ impl ServedDrive {
             waiting: BTreeMap::new(),
             detaching: BTreeMap::new(),
             wiper: Wiper::default(),
-            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
+            forecasts: forecasts.clone(),
+            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone(), &forecasts)),
             state: DriveState::new(config, layout.layout().cloned(), facts),
             layout_file: layout,
             policy,
@@ -201,7 +206,9 @@ impl ServedDrive {
         match happening {
             Happening::Left(id) => self.left(id),
             Happening::Format(id, record) => self.record_format(id, record),
-            Happening::NamespaceLeft(controller, nsid) => self.apply_or_warn(Change::Detached((controller, nsid))),
+            Happening::NamespaceLeft(controller, nsid) => {
+                self.apply_or_warn(StateCommand::Detached((controller, nsid)))
+            }
             Happening::Zeroed(zeroed) => self.zeroed(zeroed),
             Happening::Wiped(step) => self.wiped(step),
             Happening::Looked(range, pieces) => self.overwrite(range, pieces),
@@ -229,7 +236,7 @@ impl ServedDrive {
     ///
     /// # Errors
     /// A [`DiskError`] where the command is refused or can't be recorded; else what the first failed effect says.
-    pub(crate) fn apply(&mut self, command: Change) -> Result<()> {
+    pub(crate) fn apply(&mut self, command: StateCommand) -> Result<()> {
         let before = self.state.may_record(&command).then(|| self.state.clone());
         let Effects { record, then } = self.state.apply(command)?;
         let recorded = match record {
@@ -251,7 +258,7 @@ impl ServedDrive {
     }
 
     /// News that nobody waits for.
-    pub(crate) fn apply_or_warn(&mut self, news: Change) {
+    pub(crate) fn apply_or_warn(&mut self, news: StateCommand) {
         if let Err(error) = self.apply(news) {
             (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &format!("{error:#}"));
         }
@@ -280,7 +287,7 @@ impl ServedDrive {
     /// A disk comes, and has a place on the drive. `section`: of a disk that the configuration file does not have.
     pub(crate) fn create(&mut self, disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
         let id = self.new_id();
-        self.apply(Change::Create { id, disk, section: section.map(str::to_owned) })?;
+        self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) })?;
         Ok(id)
     }
 
@@ -292,10 +299,10 @@ impl ServedDrive {
         let (name, size) = (tenant.name.clone(), tenant.size);
         let id = self.create((&tenant).into(), section)?;
         if let Err(error) = self.serve(id, tenant, config) {
-            if is_new && let Err(error) = self.apply(Change::Withdraw(id)) {
+            if is_new && let Err(error) = self.apply(StateCommand::Withdraw(id)) {
                 (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its range stays reserved: {error}"));
             } else if !is_new {
-                self.apply_or_warn(Change::Remove(id));
+                self.apply_or_warn(StateCommand::Remove(id));
             }
             return Err(error);
         }
@@ -309,7 +316,7 @@ impl ServedDrive {
     /// Why it is not served. Its disk is not there then.
     pub(crate) fn serve_placed(&mut self, tenant: Tenant, config: &Config) -> Result<TenantId> {
         let id = self.create((&tenant).into(), None)?;
-        self.serve(id, tenant, config).inspect_err(|_| self.apply_or_warn(Change::Remove(id)))?;
+        self.serve(id, tenant, config).inspect_err(|_| self.apply_or_warn(StateCommand::Remove(id)))?;
         Ok(id)
     }
 
@@ -418,7 +425,7 @@ impl ServedDrive {
             return Err(error);
         }
         self.waiting.insert(id, Ready { serve: fitted.serve, served_at });
-        self.apply(Change::Placed(id))
+        self.apply(StateCommand::Placed(id))
     }
 
     pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
@@ -474,7 +481,7 @@ impl ServedDrive {
         let disk = self.state.attachments().at(id, nsid).unwrap_or(id);
         let Some(name) = self.state.disks().get(disk).map(|disk| disk.name.clone()) else { return };
         let has_ended = record.step == FormatStep::Ends;
-        let recorded = self.apply(Change::Format { id, nsid, lba_bytes, has_ended });
+        let recorded = self.apply(StateCommand::Format { id, nsid, lba_bytes, has_ended });
         if let Err(error) = &recorded {
             (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its Format fails: {error}"));
         } else if has_ended {

@@ -16,7 +16,7 @@ use io_model::TenantId;
 use policy::PolicyConfig;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 
-use state::Command;
+use state::Command as StateCommand;
 use state::errors::nobody;
 
 use crate::served_drive::{ADD_LIMIT, Live, ServedDrive};
@@ -76,7 +76,7 @@ impl ServedDrive {
             (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
             self.remove_directory_of(&tenant);
         }
-        self.apply_or_warn(Command::Left(id));
+        self.apply_or_warn(StateCommand::Left(id));
     }
 
     /// The directory of a socket that is gone, unless something else is in it.
@@ -114,7 +114,7 @@ impl ServedDrive {
             self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|parts| *parts -= 1);
         }
         let live = self.forget(id);
-        self.apply(Command::Left(id))?;
+        self.apply(StateCommand::Left(id))?;
         Ok(live)
     }
 

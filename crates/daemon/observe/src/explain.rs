@@ -1,17 +1,13 @@
 //! What each promise costs the others now, and what limits best-effort tenants, for the measured load.
 //!
-//! `evenkeel stats` asks for it. It runs on the thread that answers.
-
-use std::time::{Duration, Instant};
+//! `evenkeel stats` asks for it. What is not known yet is played on another thread, and told the next time.
 
 use api::{HeldRow, PriceRow};
-use planner::{LimitedBy, Planner, Price, Tenant, price};
+use planner::{LimitedBy, Price, Tenant};
 
 use crate::cpu_waits::CpuUse;
 use crate::foresight::{A_LOT, Foresight, Observed};
 
-/// How long prices may take on a drive. Those of the promises that are left are not told.
-const PRICES_LIMIT: Duration = Duration::from_millis(200);
 /// A tenant that waits for less than this fraction of a command's time is not limited by the policy.
 const WAITS: f64 = 0.1;
 /// A poller that waits for a CPU that part of the time keeps its tenants from as much, and has commands seem long with
@@ -22,27 +18,24 @@ const BUSY: f64 = 0.95;
 
 impl Foresight {
     /// Fills in what each promise costs and what holds others back; nothing where the policy holds nobody back for
-    /// promises, or the model could only mislead. `cpu`: what pollers spent of the span.
+    /// promises, the model could only mislead, or there is no answer yet. `cpu`: what pollers spent of the span.
     pub fn explain(&self, observed: &mut [Observed], cpu: &CpuUse) {
-        let Some((site, policy)) = self.model().filter(|(_, policy)| policy.kind().throttles_best_effort()) else {
+        if !self.model().is_some_and(|(_, policy)| policy.kind().throttles_best_effort()) {
             return;
-        };
+        }
         let asking = |at: usize| Some((at, observed[at].measured.as_demand(self.asks_of(observed[at].id)?)?));
         let (places, tenants): (Vec<usize>, Vec<Tenant>) = (0..observed.len()).filter_map(asking).unzip();
         if tenants.is_empty() {
             return;
         }
-        let planner = Planner::new(site);
-        let Ok(outcome) = planner.outcome(policy, &tenants) else { return };
-        let deadline = Instant::now() + PRICES_LIMIT;
-        let priced = (0..tenants.len()).take_while(|_| Instant::now() < deadline);
-        let prices: Vec<Price> =
-            priced.filter_map(|tenant| price(&planner, policy, &tenants, &outcome, tenant)).collect();
+        let question = self.question(&tenants);
+        let Some(Ok(outcome)) = self.forecasts().outcome(&question) else { return };
+        let Some(prices) = self.forecasts().prices(&question) else { return };
         let whose = strictest(&prices, &tenants).map(|tenant| observed[places[tenant]].row.name.clone());
         for (at, forecast) in places.iter().zip(&outcome.forecast.tenants) {
             observed[*at].row.held = self.held(observed, *at, cpu, forecast.limited_by, whose.as_deref());
         }
-        for price in &prices {
+        for price in prices.iter() {
             observed[places[price.tenant]].row.price = Some(row(price));
         }
     }
@@ -122,6 +115,7 @@ mod tests {
     use config::Config;
     use io_model::{Nanos, TenantId};
     use planner::{Lateness, Measured};
+    use promises::forecasts::Forecasts;
     use promises::planning;
     use ssd_model::Profile;
 
@@ -138,7 +132,8 @@ mod tests {
     fn foresight(text: &str) -> Foresight {
         let config = Config::parse(Path::new("ek.toml"), text).expect("good");
         let profile = Profile::by_name("p5800x").expect("built in");
-        let mut foresight = Foresight::new(&config, &profile, planning::policy(&config, &profile));
+        let mut foresight =
+            Foresight::new(&config, &profile, planning::policy(&config, &profile), &Forecasts::default());
         for (id, tenant) in (1..).zip(&config.tenants) {
             foresight.set(TenantId(id), tenant, false);
         }

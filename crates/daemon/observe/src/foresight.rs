@@ -1,5 +1,6 @@
 //! What was said of the tenants beforehand, held against what they do.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use api::{BlameRow, Predicted, TenantRow};
@@ -7,6 +8,8 @@ use config::{Config, Tenant};
 use io_model::{Nanos, TenantId};
 use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
 use policy::{Floor, Limits, PolicyConfig, TenantPriority};
+use promises::forecasts::Forecasts;
+use promises::planning::Question;
 use promises::{planning, words};
 use ssd_model::Profile;
 
@@ -72,16 +75,18 @@ pub struct Foresight {
     policy: PolicyConfig,
     /// The drive is the one that the file names. Of another, the model could only mislead.
     named: bool,
+    forecasts: Forecasts,
 }
 
 impl Foresight {
     /// Nobody yet, on the drive that `config` names, under the policy in force.
-    pub fn new(config: &Config, profile: &Profile, policy: PolicyConfig) -> Self {
+    pub fn new(config: &Config, profile: &Profile, policy: PolicyConfig, forecasts: &Forecasts) -> Self {
         Self {
             tenants: BTreeMap::new(),
             site: planning::site(profile.clone()),
             policy,
             named: config.device.profile_named,
+            forecasts: forecasts.wishing(),
         }
     }
 
@@ -148,6 +153,16 @@ impl Foresight {
         self.named.then_some((&self.site, &self.policy))
     }
 
+    /// What there is to ask of these tenants.
+    pub(crate) fn question(&self, tenants: &[planner::Tenant]) -> Question {
+        let (site, policy) = (self.site.clone(), self.policy.clone());
+        Question { site, policy, tenants: tenants.to_vec(), assumed: Vec::new() }
+    }
+
+    pub(crate) fn forecasts(&self) -> &Forecasts {
+        &self.forecasts
+    }
+
     /// Fills in what was said of a tenant. `false`: it left.
     pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
         let Some(said) = self.tenants.get(&id) else { return false };
@@ -161,7 +176,7 @@ impl Foresight {
         true
     }
 
-    /// Fills in what the model says beside what was measured of all tenants; nothing where it says nothing.
+    /// Fills in what was played beforehand beside what was measured of all tenants; nothing until there is an answer.
     pub fn predict(&self, observed: &mut [Observed]) {
         if !self.named {
             return;
@@ -177,8 +192,8 @@ impl Foresight {
         if tenants.is_empty() {
             return;
         }
-        let Ok(forecast) = planner::predict(&self.site, &self.policy, &tenants) else { return };
-        for ((at, demand), own) in known.into_iter().zip(forecast.tenants) {
+        let Some(Ok(outcome)) = self.forecasts.outcome(&self.question(&tenants)) else { return };
+        for ((at, demand), own) in known.into_iter().zip(outcome.forecast.tenants) {
             observed[at].row.predicted = Some(Predicted {
                 iops: own.iops,
                 mean_us: own.mean.as_micros_f64(),
@@ -235,8 +250,20 @@ impl Foresight {
         })
     }
 
-    /// What breaks the promise to a tenant, if it is broken. `cpu`: what pollers used of the span.
-    pub fn blame(&self, observed: &[Observed], cpu: &CpuUse, broken: TenantId) -> Option<BlameRow> {
+    /// What breaks the promise to a tenant, if it is broken, and whether a forecast that is missing may change that.
+    /// `cpu`: what pollers used of the span.
+    pub fn blame(&self, observed: &[Observed], cpu: &CpuUse, broken: TenantId) -> (Option<BlameRow>, bool) {
+        let is_missing = Cell::new(false);
+        (self.find_cause(observed, cpu, broken, &is_missing), is_missing.get())
+    }
+
+    fn find_cause(
+        &self,
+        observed: &[Observed],
+        cpu: &CpuUse,
+        broken: TenantId,
+        is_missing: &Cell<bool>,
+    ) -> Option<BlameRow> {
         let own = observed.iter().find(|it| it.id == broken)?;
         let starved = cpu.most(&own.row.pollers).waited;
         if let Some((culprit, why)) = self.plain_fault(own) {
@@ -250,11 +277,14 @@ impl Foresight {
         let tenants: Vec<_> = there.iter().map(|(_, said, _)| said.asks.clone()).collect();
         let assumed: Vec<_> = there.iter().map(|(_, said, _)| said.assumed).collect();
         let measured: Vec<_> = there.iter().map(|(.., measured)| *measured).collect();
-        let planner = if self.named {
-            Planner::new(&self.site)
-        } else {
-            Planner::with_model(&self.site, |_, _| Err(Unmodelled::Drive))
-        };
+        let planner = Planner::with_model(&self.site, |_, tenants| {
+            if !self.named {
+                return Err(Unmodelled::Drive);
+            }
+            let known = self.forecasts.outcome(&self.question(tenants));
+            is_missing.set(is_missing.get() || known.is_none());
+            known.unwrap_or(Err(Unmodelled::TooLong)).map(|outcome| outcome.forecast)
+        });
         let broken = there.iter().position(|(id, ..)| *id == broken)?;
         let evidence =
             Evidence { policy: &self.policy, tenants: &tenants, assumed: &assumed, measured: &measured, starved };

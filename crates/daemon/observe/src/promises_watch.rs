@@ -69,7 +69,10 @@ impl PromiseWatch {
             match told.turn(is_kept(tenant), now) {
                 Some(Turn::Fails) => {
                     let cpu = self.mark.cpu_use(now, board);
-                    let blame = foresight.blame(&observed, &cpu, tenant.id);
+                    let (blame, is_missing) = foresight.blame(&observed, &cpu, tenant.id);
+                    if is_missing && told.put_off() {
+                        continue;
+                    }
                     let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
                     let about = Level::Warn.of_tenant(&tenant.row.name);
                     (self.sink)(About { promise: Some("broken"), ..about }, &fails(&tenant.row, &why));
@@ -143,6 +146,8 @@ struct Told {
     fails: bool,
     good_periods: u32,
     silent_until: Nanos,
+    /// That it fails was not told a period ago, since a forecast was missing.
+    was_put_off: bool,
     /// The time until which no further line about failed commands is logged.
     errors_silent_until: Nanos,
 }
@@ -155,6 +160,15 @@ impl Told {
             self.errors_silent_until = now + SILENCE;
         }
         is_news
+    }
+
+    /// Whether the failure that turned up now is told in the next period: once.
+    fn put_off(&mut self) -> bool {
+        self.was_put_off = !self.was_put_off;
+        if self.was_put_off {
+            (self.fails, self.silent_until) = (false, Nanos(0));
+        }
+        self.was_put_off
     }
 
     /// Whether a period's outcome is worth a line.

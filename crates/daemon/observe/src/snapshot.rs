@@ -178,7 +178,7 @@ impl Mark {
         let mut observed = self.measure(now, &drive.board, foresight);
         foresight.predict(&mut observed);
         foresight.explain(&mut observed, cpu);
-        let blame = |tenant: &Observed| foresight.blame(&observed, cpu, tenant.id);
+        let blame = |tenant: &Observed| foresight.blame(&observed, cpu, tenant.id).0;
         let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
         let blamed: Vec<_> = observed.iter().map(|tenant| is_broken(tenant).then(|| blame(tenant)).flatten()).collect();
         let row = |(tenant, blame): (Observed, _)| TenantRow { blame, drive: drive.name.to_string(), ..tenant.row };

@@ -1,7 +1,6 @@
 //! Judges how tenants fared lately, beside predictions, and what broke promises.
 //!
-//! It runs on a thread of its own while a client asks for metrics, because the model takes a while with a thousand
-//! tenants.
+//! It runs on a thread of its own while a client asks for metrics. Forecasts are those that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -120,7 +119,7 @@ impl<D: Daemon> Judge<D> {
                     break;
                 }
                 if let Some(verdict) = judged.get_mut(&id) {
-                    verdict.blame = view.foresight.blame(&observed, &cpu, id);
+                    verdict.blame = view.foresight.blame(&observed, &cpu, id).0;
                 }
             }
         }

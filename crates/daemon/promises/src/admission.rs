@@ -1,14 +1,16 @@
 //! Whether the promises of a configuration can be kept, before anybody is served.
 
-use std::cell::OnceCell;
 use std::fmt;
+use std::sync::Arc;
 
 use config::{Backend, Config, ConfigErrors, Problem};
-use planner::{Promise, Tenant, Unmodelled, Verdict, judge_floors};
+use io_model::Nanos;
+use planner::{Promise, Tenant, Unmodelled, Verdict};
 use serde::Serialize;
 use ssd_model::Profile;
 
-use crate::judged::{Judged, change_that_helps, instead_of_impossible};
+use crate::forecasts::Forecasts;
+use crate::judged::Judged;
 use crate::planning::{self, Question};
 use crate::standing::{self, Before, Kind};
 use crate::words;
@@ -20,14 +22,15 @@ pub struct Admission {
     pub promises: Vec<PromiseRow>,
     /// What the operator should know: promises that nobody checked, or that are made although they can't be kept.
     pub warnings: Vec<Problem>,
-    refused: Vec<Refused>,
+    refused: Vec<Problem>,
 }
 
-#[derive(Debug)]
-struct Refused {
+/// A promise that can't be kept, of a tenant that is not served all the same.
+struct Broken {
     tenant: usize,
     kind: Kind,
-    problem: Problem,
+    /// What was promised, and why it can't be kept.
+    promised: String,
 }
 
 /// One promise. Times in microseconds.
@@ -39,7 +42,7 @@ pub struct PromiseRow {
     pub latency_target_us: Option<f64>,
     /// What a best-effort one gets at least.
     pub floor: Option<String>,
-    /// certain, expected, not kept or impossible.
+    /// certain, expected, not kept or impossible; stands, if it was made before and is not judged again.
     pub verdict: &'static str,
     /// Why.
     pub reason: String,
@@ -52,40 +55,89 @@ pub struct PromiseRow {
 }
 
 impl Admission {
-    /// Judges every promise on the drive that the file names, each as a new one. Pure.
-    pub fn new(config: &Config, profile: &Profile) -> Self {
-        Self::at_start(config, profile, &|_| false)
+    /// Judges every promise on the drive that the file names, each as a new one.
+    pub fn new(config: &Config, profile: &Profile, forecasts: &Forecasts) -> Self {
+        Self::at_start(config, profile, &|_| false, forecasts)
     }
 
-    /// For a start. `is_there` says which tenants had a disk on the drive before, so that their promises stand.
-    pub fn at_start(config: &Config, profile: &Profile, is_there: &dyn Fn(&str) -> bool) -> Self {
-        let stands = config.tenants.iter().map(|tenant| is_there(&tenant.name)).collect();
-        Self::judge(config, profile, stands).0
+    /// For a start. `is_there` says which tenants had a disk on the drive before, so that their promises stand: these
+    /// are not judged, unless there are new ones beside them.
+    pub fn at_start(
+        config: &Config,
+        profile: &Profile,
+        is_there: &dyn Fn(&str) -> bool,
+        forecasts: &Forecasts,
+    ) -> Self {
+        let stands: Vec<bool> = config.tenants.iter().map(|tenant| is_there(&tenant.name)).collect();
+        let mut promised = config.tenants.iter().zip(&stands).filter(|(tenant, _)| tenant.is_promised());
+        if promised.all(|(_, stands)| *stands) && !is_no_drive(config) && Self::unchecked(config).is_none() {
+            return Self::standing(config, profile);
+        }
+        Self::judge(config, profile, stands, forecasts)
+            .map_or_else(|admission| admission, |assessment| assessment.conclude(|_| true))
     }
 
     /// For a change of what is served, `before`. Existing promises stand, and the change is not judged by promises that
     /// it makes no worse.
-    pub fn of_change(config: &Config, profile: &Profile, before: &Config) -> Self {
-        let stands: Vec<bool> = config.tenants.iter().map(|tenant| standing::was_promised(before, tenant)).collect();
-        let (mut admission, judged) = Self::judge(config, profile, stands.clone());
-        let Some((question, judged)) = judged.filter(|_| !admission.refused.is_empty()) else { return admission };
-        let before = Before::new(before, profile);
-        admission.refused.retain(|Refused { tenant, kind, .. }| {
-            !stands[*tenant] || before.was_better(&question.tenants, &judged, *tenant, *kind)
-        });
-        admission
+    pub fn of_change(config: &Config, profile: &Profile, before: &Config, forecasts: &Forecasts) -> Self {
+        let stands = config.tenants.iter().map(|tenant| standing::was_promised(before, tenant)).collect();
+        let assessment = match Self::judge(config, profile, stands, forecasts) {
+            Ok(assessment) => assessment,
+            Err(admission) => return admission,
+        };
+        if !assessment.is_refused() {
+            return assessment.conclude(|_| true);
+        }
+        let Some(before) = Before::new(before, profile, forecasts) else { return Self::unknown(config) };
+        let Assessment { question, judged, stands, .. } = &assessment;
+        let is_worse = |broken: &Broken| {
+            !stands[broken.tenant] || before.was_better(&question.tenants, judged, broken.tenant, broken.kind)
+        };
+        let is_worse: Vec<bool> = assessment.broken.iter().map(is_worse).collect();
+        let mut each = is_worse.into_iter();
+        assessment.conclude(|_| each.next().unwrap_or(true))
     }
 
-    fn judge(config: &Config, profile: &Profile, stands: Vec<bool>) -> (Self, Option<(Question, Judged)>) {
+    /// # Errors
+    /// What there is to say without judging.
+    fn judge<'a>(
+        config: &'a Config,
+        profile: &Profile,
+        stands: Vec<bool>,
+        forecasts: &'a Forecasts,
+    ) -> Result<Assessment<'a>, Self> {
         if !config.tenants.iter().any(config::Tenant::is_promised) || is_no_drive(config) {
-            return (Self::default(), None);
+            return Err(Self::default());
         }
         if let Some(why) = Self::unchecked(config) {
-            return (Self { warnings: vec![why], ..Self::default() }, None);
+            return Err(Self { warnings: vec![why], ..Self::default() });
         }
-        let assessment = Assessment::new(config, planning::of_config(config, profile), stands);
-        let admission = assessment.assess();
-        (admission, Some((assessment.question, assessment.judged)))
+        let question = planning::of_config(config, profile);
+        let judged = forecasts.judged(&question).ok_or_else(|| Self::unknown(config))?;
+        Ok(Assessment::new(config, question, judged, (stands, forecasts)))
+    }
+
+    /// What stood before, as it is.
+    fn standing(config: &Config, profile: &Profile) -> Self {
+        let Question { tenants, assumed, .. } = planning::of_config(config, profile);
+        let each = config.tenants.iter().zip(tenants.iter().zip(assumed)).filter(|(tenant, _)| tenant.is_promised());
+        let row = |(tenant, (asks, assumed)): (&config::Tenant, (&Tenant, bool))| PromiseRow {
+            tenant: tenant.name.clone(),
+            latency_target_us: asks.target().map(Nanos::as_micros_f64),
+            floor: tenant.terms.floor.in_words(),
+            verdict: "stands",
+            reason: "it was promised before this start".to_owned(),
+            demand: words::demand(asks),
+            assumed,
+            overcommitted: false,
+        };
+        Self { promises: each.map(row).collect(), ..Self::default() }
+    }
+
+    /// Refused until there is a forecast.
+    fn unknown(config: &Config) -> Self {
+        let problem = config.drive_problem("there is no forecast of its promises yet", "ask again in a second");
+        Self { refused: vec![problem], ..Self::default() }
     }
 
     /// Why no promise on the drive can be checked, if that is so; what is asked for doesn't matter.
@@ -105,8 +157,7 @@ impl Admission {
         if self.refused.is_empty() {
             return Ok(());
         }
-        let problems = self.refused.iter().map(|refused| refused.problem.clone()).collect();
-        Err(ConfigErrors { file: config.file().to_owned(), problems })
+        Err(ConfigErrors { file: config.file().to_owned(), problems: self.refused.clone() })
     }
 }
 
@@ -130,76 +181,87 @@ impl fmt::Display for Admission {
 struct Assessment<'a> {
     config: &'a Config,
     question: Question,
-    judged: Judged,
+    judged: Arc<Judged>,
     /// By tenant.
     stands: Vec<bool>,
+    forecasts: &'a Forecasts,
+    promises: Vec<PromiseRow>,
+    warnings: Vec<Problem>,
+    broken: Vec<Broken>,
 }
 
 /// What a promise can't be beside floors.
 const LOWER_FLOORS: &str = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
 
-/// The number of refused promises for which an acceptable target is searched.
-const TARGETS_TRIED: usize = 4;
-
 impl<'a> Assessment<'a> {
-    fn new(config: &'a Config, question: Question, stands: Vec<bool>) -> Self {
-        let judged = Judged::new(&question);
-        Self { config, question, judged, stands }
+    fn new(
+        config: &'a Config,
+        question: Question,
+        judged: Arc<Judged>,
+        (stands, forecasts): (Vec<bool>, &'a Forecasts),
+    ) -> Self {
+        let (promises, warnings, broken) = Default::default();
+        let mut all = Self { config, question, judged, stands, forecasts, promises, warnings, broken };
+        all.assess_targets();
+        all.assess_floors();
+        all
     }
 
-    fn assess(&self) -> Admission {
-        let mut admission = self.assess_targets();
-        self.assess_floors(&mut admission);
-        admission
+    fn is_refused(&self) -> bool {
+        !self.broken.is_empty()
     }
 
-    /// All floors at once, and the targets beside nothing but them.
-    fn assess_floors(&self, admission: &mut Admission) {
-        for floor in &self.judged.floors.floors {
-            let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
+    /// The admission, with what to do about each broken promise that counts.
+    fn conclude(mut self, counts: impl FnMut(&Broken) -> bool) -> Admission {
+        self.broken = std::mem::take(&mut self.broken).into_iter().filter(counts).collect();
+        let refused = self.broken.iter().map(|broken| self.problem(broken)).collect();
+        Admission { promises: self.promises, warnings: self.warnings, refused }
+    }
+
+    fn problem(&self, Broken { tenant, kind, promised }: &Broken) -> Problem {
+        let name = &self.config.tenants[*tenant].name;
+        let what = format!("tenant {name:?} can't be promised {promised}");
+        let remedy = format!("{}; or serve {name:?} all the same with overcommit = true", self.remedy(*tenant, *kind));
+        self.config.promise_problem(*tenant, what, remedy)
+    }
+
+    fn row(&self, at: usize, verdict: Verdict, reason: String) -> Option<PromiseRow> {
+        let (tenant, asks) = self.config.tenants.get(at).zip(self.question.tenants.get(at))?;
+        Some(PromiseRow {
+            tenant: tenant.name.clone(),
+            latency_target_us: None,
+            floor: None,
+            verdict: verdict.name(),
+            reason,
+            demand: words::demand(asks),
+            assumed: self.is_assumed(at),
+            overcommitted: !verdict.is_kept() && tenant.overcommit,
+        })
+    }
+
+    fn is_assumed(&self, at: usize) -> bool {
+        self.question.assumed.get(at).copied().unwrap_or(true)
+    }
+
+    /// All floors, and the targets that are missed for them.
+    fn assess_floors(&mut self) {
+        let judged = Arc::clone(&self.judged);
+        for floor in &judged.floors.floors {
             let Some(asks) = self.question.tenants.get(floor.tenant) else { continue };
-            let (kept, overcommits) = (floor.is_kept(), tenant.overcommit);
-            let assumed = self.question.assumed.get(floor.tenant).copied().unwrap_or(true);
+            let verdict = if floor.is_kept() { Verdict::Expected } else { Verdict::NotKept };
             let reason = words::floor(floor, asks);
-            let promised = format!("{}: {reason}", tenant.terms.floor);
-            admission.promises.push(PromiseRow {
-                tenant: tenant.name.clone(),
-                latency_target_us: None,
-                floor: tenant.terms.floor.in_words(),
-                verdict: if kept { Verdict::Expected } else { Verdict::NotKept }.name(),
-                reason,
-                demand: words::demand(asks),
-                assumed,
-                overcommitted: !kept && overcommits,
-            });
-            if !kept {
-                let remedy = || words::floor_remedy(floor, asks, assumed);
-                self.refuse(admission, floor.tenant, Kind::Floor, promised, remedy);
+            let Some(row) = self.row(floor.tenant, verdict, reason.clone()) else { continue };
+            let terms = self.config.tenants[floor.tenant].terms;
+            self.promises.push(PromiseRow { floor: terms.floor.in_words(), ..row });
+            if !floor.is_kept() {
+                self.breaks(floor.tenant, Kind::Floor, format!("{}: {reason}", terms.floor));
             }
         }
-        let is_told = |at: &usize| {
-            let row = admission.promises.iter().find(|row| self.config.tenants[*at].name == row.tenant);
-            row.is_some_and(|row| !matches!(row.verdict, "certain" | "expected"))
-        };
-        let late: Vec<usize> = self.judged.floors.late.iter().copied().filter(|at| !is_told(at)).collect();
-        for at in late {
-            let promised = "its latency beside the floors of others".to_owned();
-            self.refuse(admission, at, Kind::BesideFloors, promised, || LOWER_FLOORS.to_owned());
-        }
     }
 
-    /// A promise that can't be kept: refused, or told of where the tenant is served all the same. `promised`: what, and
-    /// why not.
-    fn refuse(
-        &self,
-        admission: &mut Admission,
-        tenant: usize,
-        kind: Kind,
-        promised: String,
-        remedy: impl FnOnce() -> String,
-    ) {
+    /// A promise that can't be kept: refused, or told of where the tenant is served all the same.
+    fn breaks(&mut self, tenant: usize, kind: Kind, promised: String) {
         let Some(asked) = self.config.tenants.get(tenant) else { return };
-        let name = &asked.name;
         let served_as = match () {
             () if asked.overcommit => {
                 Some(("can't be promised", "it is served all the same, as overcommit = true says"))
@@ -209,90 +271,63 @@ impl<'a> Assessment<'a> {
             }
             () => None,
         };
-        if let Some((can, remedy)) = served_as {
-            let what = format!("tenant {name:?} {can} {promised}");
-            return admission.warnings.push(self.config.promise_problem(tenant, what, remedy));
+        match served_as {
+            Some((can, remedy)) => {
+                let what = format!("tenant {:?} {can} {promised}", asked.name);
+                self.warnings.push(self.config.promise_problem(tenant, what, remedy));
+            }
+            None => self.broken.push(Broken { tenant, kind, promised }),
         }
-        let what = format!("tenant {name:?} can't be promised {promised}");
-        let remedy = format!("{}; or serve {name:?} all the same with overcommit = true", remedy());
-        let problem = self.config.promise_problem(tenant, what, remedy);
-        admission.refused.push(Refused { tenant, kind, problem });
     }
 
     /// Whether what a tenant gets is enough for a promise that was made before.
     fn is_near(&self, tenant: usize, kind: Kind) -> bool {
-        let Question { site, policy, tenants, .. } = &self.question;
         match kind {
             Kind::Target => {
-                let target = tenants[tenant].target();
-                let latency = self.judged.latency(tenants, tenant);
-                target.zip(latency).is_some_and(|(target, latency)| standing::is_within(latency, target))
+                let target = self.question.tenants[tenant].target();
+                target
+                    .zip(self.judged.latency(tenant))
+                    .is_some_and(|(target, latency)| standing::is_within(latency, target))
             }
             Kind::Floor => self.judged.floor(tenant).is_some_and(standing::is_enough),
-            Kind::BesideFloors => {
-                let beside = judge_floors(site, policy, &standing::loosened(tenants, &self.stands));
-                beside.is_ok_and(|beside| !beside.late.contains(&tenant))
-            }
         }
     }
 
-    fn assess_targets(&self) -> Admission {
-        let mut admission = Admission::default();
-        // It takes a while, and is needed only if a promise is refused.
-        let change = OnceCell::new();
-        for promise in self.judged.promises() {
-            self.add(&mut admission, promise, &change);
+    fn assess_targets(&mut self) {
+        let judged = Arc::clone(&self.judged);
+        for Promise { tenant, target, verdict, reason, .. } in judged.promises() {
+            let Some(row) = self.row(*tenant, *verdict, reason.clone()) else { continue };
+            self.promises.push(PromiseRow { latency_target_us: Some(target.as_micros_f64()), ..row });
+            if !verdict.is_kept() {
+                self.breaks(*tenant, Kind::Target, format!("{target}: {reason}"));
+            }
         }
-        if let Err(why) = &self.judged.outcome {
+        if let Err(why) = &judged.outcome {
             let remedy = match why {
                 Unmodelled::Drive => "name its profile",
                 Unmodelled::Demand { .. } => "correct its [tenant.demand]",
+                Unmodelled::Unplayable(_) | Unmodelled::TooLong => "have fewer tenants on one drive",
             };
             let what = format!("promises are not checked beside their neighbours: {why}");
-            admission.warnings.push(self.config.drive_problem(what, remedy));
+            self.warnings.push(self.config.drive_problem(what, remedy));
         }
-        admission
     }
 
-    fn add(&self, admission: &mut Admission, promise: &Promise, change: &OnceCell<Option<String>>) {
-        let Some(tenant) = self.config.tenants.get(promise.tenant) else { return };
-        let (kept, overcommits) = (promise.verdict.is_kept(), tenant.overcommit);
-        let assumed = |index: usize| self.question.assumed.get(index).copied().unwrap_or(true);
-        admission.promises.push(PromiseRow {
-            tenant: tenant.name.clone(),
-            latency_target_us: Some(promise.target.as_micros_f64()),
-            floor: None,
-            verdict: promise.verdict.name(),
-            reason: promise.reason.clone(),
-            demand: self.question.tenants.get(promise.tenant).map(words::demand).unwrap_or_default(),
-            assumed: assumed(promise.tenant),
-            overcommitted: !kept && overcommits,
-        });
-        if kept {
-            return;
+    fn remedy(&self, tenant: usize, kind: Kind) -> String {
+        if kind == Kind::Floor {
+            let (floor, asks) = (self.judged.floor(tenant), &self.question.tenants[tenant]);
+            return floor.map_or_else(String::new, |it| words::floor_remedy(it, asks, self.is_assumed(tenant)));
         }
-        let refused = admission.refused.len();
-        let promised = format!("{}: {}", promise.target, promise.reason);
-        let remedy = || match promise.verdict {
-            Verdict::Impossible { lowest } if refused < TARGETS_TRIED => {
-                instead_of_impossible(&self.question, promise.tenant, lowest)
-            }
-            Verdict::Impossible { .. } => "write a larger latency_target".to_owned(),
-            _ => self.remedy(promise, change),
-        };
-        self.refuse(admission, promise.tenant, Kind::Target, promised, remedy);
-    }
-
-    fn remedy(&self, promise: &Promise, change: &OnceCell<Option<String>>) -> String {
-        if self.judged.floors.late.contains(&promise.tenant) {
+        if self.judged.floors.late.contains(&tenant) {
             return format!("{LOWER_FLOORS}, beside which alone it can't be kept");
         }
-        let helps = || {
-            let change = change_that_helps(&self.question, &self.judged)?;
-            Some(words::change(&change, &self.question.tenants))
-        };
-        let mut remedy = match change.get_or_init(helps) {
-            Some(change) => change.clone(),
+        let Some(remedies) = self.forecasts.remedies(&self.question) else { return String::new() };
+        let promise = self.judged.promises().iter().find(|promise| promise.tenant == tenant);
+        if promise.is_some_and(|promise| matches!(promise.verdict, Verdict::Impossible { .. })) {
+            return remedies.instead_of_impossible(tenant);
+        }
+        let mut remedy = match &remedies.change {
+            Some(change) => words::change(change, &self.question.tenants),
             None => "no single change is enough: write a larger latency_target, or put tenants on another drive".into(),
         };
         // A guaranteed tenant is taken for the least that there is.
@@ -316,15 +351,13 @@ impl<'a> Assessment<'a> {
 mod tests {
     use std::path::Path;
 
-    use io_model::Nanos;
-
     use super::*;
     use crate::drive_profile;
 
     fn assess(text: &str) -> (Config, Admission) {
         let config = Config::parse(Path::new("ek.toml"), text).unwrap_or_else(|e| panic!("{e}"));
         let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
-        let admission = Admission::new(&config, &profile);
+        let admission = Admission::new(&config, &profile, &Forecasts::default());
         (config, admission)
     }
 
@@ -430,7 +463,7 @@ mod tests {
     fn change(before: &str, now: &str) -> Result<(), ConfigErrors> {
         let [before, now] = [before, now].map(|text| assess(text).0);
         let profile = drive_profile::load(&now.device.profile, |why| panic!("{why}")).expect("built in");
-        Admission::of_change(&now, &profile, &before).refuse(&now)
+        Admission::of_change(&now, &profile, &before, &Forecasts::default()).refuse(&now)
     }
 
     #[test]
@@ -494,7 +527,7 @@ mod tests {
         change(&edge(5), &edge(8)).expect_err("it takes 277: that breaks it");
         // So the next start has to take it, and says so.
         let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
-        let admission = Admission::at_start(&config, &profile, &|name| name == "db");
+        let admission = Admission::at_start(&config, &profile, &|name| name == "db", &Forecasts::default());
         admission.refuse(&config).expect("it was there");
         let [warning] = &admission.warnings[..] else { panic!("{admission:?}") };
         assert!(warning.what.contains("\"db\" was promised 266us: 99 of") && warning.remedy.contains("it stands"));

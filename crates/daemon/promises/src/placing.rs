@@ -9,6 +9,7 @@ use io_model::units::Size;
 use ssd_model::Profile;
 
 use crate::admission::Admission;
+use crate::forecasts::Forecasts;
 
 /// One drive that a tenant could be on.
 pub struct Site<'a> {
@@ -51,7 +52,7 @@ pub fn refuse_unjudged<'c>(
 ///
 /// # Errors
 /// The first tenant that no drive can have, and why.
-pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced) -> Result<(), ConfigErrors> {
+pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced, forecasts: &Forecasts) -> Result<(), ConfigErrors> {
     for name in &unplaced.names {
         let mut best: Option<(Preference, usize)> = None;
         let mut unfit = Vec::new();
@@ -59,13 +60,18 @@ pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced) -> Result<(), ConfigEr
             let Some(tenant) = unplaced.on(name, at) else { continue };
             let others = sites.iter().map(|site| &*site.config);
             let judged = refuse_unjudged(tenant, site.config, others).map_err(str::to_owned);
-            match judged.and_then(|()| site.left_with(tenant)).map(|left| Preference::of(site.config, left)) {
+            match judged.and_then(|()| site.left_with(tenant, forecasts)).map(|left| Preference::of(site.config, left))
+            {
                 Ok(found) if best.is_none_or(|(first, _)| found < first) => best = Some((found, at)),
                 Ok(_) => {}
                 Err(why) => unfit.push(format!("{}: {why}", site.config.device.name)),
             }
         }
         match (best, sites.first()) {
+            // Another drive may be the better one.
+            (Some(_), Some(site)) if forecasts.is_missing() => {
+                return Err(unplaced.nowhere(name, site.config, "there is no forecast of its promises yet"));
+            }
             (Some((found, at)), _) => {
                 sites[at].free_bytes = Some(found.left_bytes);
                 unplaced.put(name, at, sites[at].config);
@@ -86,7 +92,7 @@ impl<'a> Site<'a> {
 
     /// What the drive has left over with one more tenant, or why it can't be there: there is no room, or a promise
     /// would not hold that nobody overcommits.
-    fn left_with(&self, tenant: &Tenant) -> Result<u64, String> {
+    fn left_with(&self, tenant: &Tenant, forecasts: &Forecasts) -> Result<u64, String> {
         let free_bytes = self.free_bytes.ok_or("it is not served until the daemon starts again with this file")?;
         let left = free_bytes.checked_sub(tenant.size.0);
         let left = left.ok_or_else(|| format!("it has only {} left", Size(free_bytes)))?;
@@ -96,7 +102,8 @@ impl<'a> Site<'a> {
         }
         let mut config = self.config.clone();
         config.tenants.push(tenant.clone());
-        Admission::of_change(&config, self.profile, self.config).refuse(&config).map(|()| left).map_err(|errors| {
+        let admission = Admission::of_change(&config, self.profile, self.config, forecasts);
+        admission.refuse(&config).map(|()| left).map_err(|errors| {
             errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
         })
     }

@@ -1,8 +1,9 @@
 //! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::{BlockSize, Config, Demand, DemandLoad};
+use engine::{GuestCosts, HostCosts, PathCosts};
 use io_model::QueuePriority;
-use planner::{Host, Load, Site, Size, Tenant, drive_figures};
+use planner::{Load, Site, Size, Tenant, drive_figures};
 use policy::{DriveFigures, PolicyConfig};
 use ssd_model::Profile;
 
@@ -12,12 +13,10 @@ use ssd_model::Profile;
 /// Latencies of the daemon begin when a doorbell is seen and end when the completion is posted, so nothing of the
 /// guest is in them. What a client does between two commands is that of one that polls: a guest with interrupts takes
 /// longer and asks less.
-const DAEMON: Host = Host {
-    guest_app_ns: 550.0,
-    poller_pass_ns: 100.0,
-    poller_fetch_ns: 300.0,
-    poller_complete_ns: 150.0,
-    ..Host::FREE
+const DAEMON: HostCosts = HostCosts {
+    guest: GuestCosts { app_ns: 550, ..GuestCosts::FREE },
+    mediated: PathCosts { pass_ns: 100, fetch_ns: 300, complete_ns: 150, ..engine::FREE },
+    ..HostCosts::FREE
 };
 
 /// The load assumed for a best-effort tenant that declares none: this many commands outstanding, on `GREEDY_QUEUES`
@@ -40,7 +39,7 @@ pub struct Question {
 
 /// The daemon's drive and host.
 pub fn site(profile: Profile) -> Site {
-    Site { profile, host: DAEMON }
+    Site { profile, costs: DAEMON }
 }
 
 /// The daemon's policy, as it will run on a drive.

@@ -8,6 +8,7 @@ use ssd_model::{MAX_QUEUES, Profile};
 
 use crate::admission::{Admission, PromiseRow};
 use crate::drive_profile;
+use crate::forecasts::Forecasts;
 use crate::placing::{self, Site};
 
 /// A drive that can be served.
@@ -61,7 +62,7 @@ impl Ready {
 ///
 /// # Errors
 /// What would keep the daemon from starting, but for promises.
-pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
+pub fn prepare(drives: Drives, forecasts: &Forecasts) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     let Looked { mut found, absent, unplaced } = drives.find()?;
     let load = |found: &Found| {
         let config = &found.config;
@@ -69,11 +70,12 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     };
     let profiles: Vec<Profile> = found.iter().map(load).collect::<Result<_, _>>()?;
     let sites = found.iter_mut().zip(&profiles).map(|(found, profile)| Site::new(found, profile));
-    placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+    placing::place(&mut sites.collect::<Vec<_>>(), &unplaced, forecasts)?;
     let ready = |(found, profile): (Found, Profile)| {
         let mut prepared = found.prepare()?;
         refuse_queues(&prepared.config)?;
-        let admission = Admission::at_start(&prepared.config, &profile, &|tenant| prepared.was_there(tenant));
+        let was_there = |tenant: &str| prepared.was_there(tenant);
+        let admission = Admission::at_start(&prepared.config, &profile, &was_there, forecasts);
         prepared.warnings.extend(admission.warnings.iter().cloned());
         Ok(Ready { prepared, profile, admission })
     };

@@ -2,28 +2,29 @@
 //!
 //! "Worse" means later by more than forecasts can tell apart.
 
+use std::sync::Arc;
+
 use config::{Config, Tenant};
 use io_model::Nanos;
 use planner::FloorForecast;
-use policy::{Class, Terms};
+use policy::Terms;
 use ssd_model::Profile;
 
+use crate::forecasts::Forecasts;
 use crate::judged::Judged;
 use crate::planning;
 
 /// What of a promise is missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A latency, beside all that others ask for.
+    /// A latency.
     Target,
     /// What a tenant gets at least.
     Floor,
-    /// A latency, beside nothing but floors.
-    BesideFloors,
 }
 
 /// What forecasts can't tell apart: a promise that stands may seem to be missed by so much.
-const RESOLUTION: f64 = 0.02;
+const RESOLUTION: f64 = 0.04;
 
 /// Whether a latency is one that a target stands with.
 pub(crate) fn is_within(latency: Nanos, target: Nanos) -> bool {
@@ -33,18 +34,6 @@ pub(crate) fn is_within(latency: Nanos, target: Nanos) -> bool {
 /// Whether what a tenant gets of a floor is enough for one that stands.
 pub(crate) fn is_enough(floor: &FloorForecast) -> bool {
     FloorForecast { got_iops: floor.got_iops / (1.0 - RESOLUTION), ..*floor }.is_kept()
-}
-
-/// The tenants with the targets that they stand with.
-pub(crate) fn loosened(tenants: &[planner::Tenant], stands: &[bool]) -> Vec<planner::Tenant> {
-    let each = tenants.iter().zip(stands).map(|(tenant, stands)| match tenant.class {
-        Class::Guaranteed { latency_target: Some(target), percentile } if *stands => {
-            let target = Nanos((target.0 as f64 * (1.0 + RESOLUTION)) as u64);
-            planner::Tenant { class: Class::Guaranteed { latency_target: Some(target), percentile }, ..tenant.clone() }
-        }
-        _ => tenant.clone(),
-    });
-    each.collect()
 }
 
 /// Whether a tenant has been promised by that name all that it is promised now.
@@ -69,13 +58,14 @@ fn asks_no_more(before: &Terms, now: &Terms) -> bool {
 /// What was served before a change.
 pub(crate) struct Before {
     tenants: Vec<planner::Tenant>,
-    judged: Judged,
+    judged: Arc<Judged>,
 }
 
 impl Before {
-    pub(crate) fn new(config: &Config, profile: &Profile) -> Self {
+    /// `None`: there is no forecast yet.
+    pub(crate) fn new(config: &Config, profile: &Profile, forecasts: &Forecasts) -> Option<Self> {
         let question = planning::of_config(config, profile);
-        Self { judged: Judged::new(&question), tenants: question.tenants }
+        Some(Self { judged: forecasts.judged(&question)?, tenants: question.tenants })
     }
 
     /// Whether a tenant's promise was missed by less than it is now, or not at all.
@@ -83,15 +73,15 @@ impl Before {
         let Some(at) = self.tenants.iter().position(|it| it.name == tenants[tenant].name) else { return true };
         match kind {
             Kind::Target => {
-                let latencies = self.judged.latency(&self.tenants, at).zip(now.latency(tenants, tenant));
+                let latencies = self.judged.latency(at).zip(now.latency(tenant));
                 // Where there is no telling, what is missed is what the drive takes alone.
-                latencies.map_or(!self.judged.promises().iter().any(|it| it.tenant == at), |(had, has)| had < has)
+                let was_told = || self.judged.promises().iter().any(|it| it.tenant == at);
+                latencies.map_or_else(|| !was_told(), |(had, has)| !is_within(has, had))
             }
             Kind::Floor => {
                 let floors = self.judged.floor(at).zip(now.floor(tenant));
-                floors.is_none_or(|(had, has)| had.got_iops > has.got_iops)
+                floors.is_none_or(|(had, has)| had.got_iops * (1.0 - RESOLUTION) > has.got_iops)
             }
-            Kind::BesideFloors => !self.judged.floors.late.contains(&at),
         }
     }
 }

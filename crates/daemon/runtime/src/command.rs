@@ -62,6 +62,8 @@ pub enum Command {
     OwnFile(Result<String, String>),
     /// A tenant of that name has no client any more.
     ClientLeft(String),
+    /// One that waited for forecasts, and how often it has.
+    Again(Box<Self>, u32),
     /// Something happened on a drive.
     Happened(DriveId, Happening),
     /// Have every command of the tenant of that name recorded.

@@ -8,6 +8,14 @@ pub fn enter(kind: ThreadKind) {
     drill();
 }
 
+/// As [`enter`], for a thread that takes what CPU time nobody else wants.
+pub fn enter_lowest(kind: ThreadKind) {
+    const NICE: i32 = 19;
+    // On Linux it counts for the calling thread alone. Refused: the thread is one like others.
+    let _ = rustix::process::setpriority_process(None, NICE);
+    enter(kind);
+}
+
 /// For the test of the filters: in debug builds, a thread whose name begins with what EVENKEELD_FORBIDDEN_IN says makes
 /// a call that no thread may make.
 pub fn drill() {

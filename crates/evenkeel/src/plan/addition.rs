@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use config::{Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
 use promises::drive_profile;
+use promises::forecasts::Forecasts;
 use promises::placing::{self, Site};
 use ssd_model::Profile;
 
@@ -93,7 +94,7 @@ fn placed(drives: Drives) -> Result<Vec<Config>, ConfigErrors> {
         let free_bytes = Some(asked.fold(size_bytes, u64::saturating_sub));
         Site { config, profile, free_bytes }
     });
-    placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+    placing::place(&mut sites.collect::<Vec<_>>(), &unplaced, &Forecasts::default())?;
     Ok(each)
 }
 

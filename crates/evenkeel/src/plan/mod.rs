@@ -24,7 +24,7 @@ use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
 use policy::PolicyKind;
 use promises::drive_profile;
-use promises::judged::instead_of_impossible;
+use promises::forecasts::Forecasts;
 use promises::planning::{self, Question};
 
 use self::addition::Enlarged;
@@ -99,6 +99,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
 }
 
+/// What is said of searches that found less than there may be.
+const SEARCH_ENDED: &str =
+    "the search for changes and settings ended at its limit of played commands: there may be more";
+
 /// Plans for one drive.
 fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
     let config = &enlarged.config;
@@ -107,7 +111,7 @@ fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
     let planner = Planner::new(&question.site);
     let choices = choices::choices(config, &profile, &question.tenants, args.policy.as_deref());
     if let Some(path) = &args.plot {
-        plot::write(path, &planner, &choices)?;
+        plot::write(path, &question.site, &choices)?;
     }
     Ok(make(enlarged, &question, &planner, &choices, args.solve)?)
 }
@@ -141,10 +145,14 @@ fn make(
     let each = choices.iter().zip(&outcomes);
     let policies: Vec<PolicyReport> =
         each.clone().map(|(choice, outcome)| PolicyReport::new(choice, outcome, &rows)).collect();
-    let floors = FloorRow::all(config, question);
     let first = each.clone().next().and_then(|(choice, outcome)| Some((choice, outcome.as_ref().ok()?)));
+    let floors = first.map(|(choice, outcome)| FloorRow::all(config, (planner, choice, outcome))).unwrap_or_default();
+    let advice = first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default();
+    let prices = first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default();
+    let solution = solve.then(|| solution_of(planner, config, choices, &rows).beside(&floors));
     let mut warnings = enlarged.warnings();
     warnings.extend(no_profile_warning(config));
+    warnings.extend(planner.is_spent().then(|| SEARCH_ENDED.to_owned()));
     Ok(Report {
         config: config.file().to_owned(),
         drive: Drive {
@@ -153,10 +161,10 @@ fn make(
             named: config.device.profile_named,
         },
         warnings,
-        advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
+        advice,
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
-        prices: first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default(),
-        solution: solve.then(|| solution_of(planner, config, choices, &rows).beside(&floors)),
+        prices,
+        solution,
         floors,
         tenants: rows,
         policies,
@@ -193,14 +201,16 @@ fn refuse_the_impossible(
     question: &Question,
     outcomes: &[Result<Outcome, Unmodelled>],
 ) -> Result<(), config::ConfigErrors> {
-    let config = &enlarged.config;
+    let (config, forecasts) = (&enlarged.config, Forecasts::default());
     let Some(outcome) = outcomes.iter().find_map(|outcome| outcome.as_ref().ok()) else { return Ok(()) };
     let problem = |promise: &Promise| {
         let tenant = config.tenants.get(promise.tenant)?;
-        let Verdict::Impossible { lowest } = promise.verdict else { return None };
+        if !matches!(promise.verdict, Verdict::Impossible { .. }) {
+            return None;
+        }
         let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
         (!tenant.overcommit).then(|| {
-            let higher = instead_of_impossible(question, promise.tenant, lowest);
+            let higher = forecasts.instead_of_impossible(question, promise.tenant);
             let remedy = format!("{higher}; or overcommit = true to go without the promise");
             config.promise_problem(promise.tenant, what, remedy)
         })

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use io_model::Nanos;
-use planner::{Load, Planner, Tenant};
+use planner::{Load, Planner, Site, Tenant};
 use reproduce::report::{Plot, Row, escape, page};
 
 use super::choices::Choice;
@@ -31,27 +31,28 @@ pub fn parse_path(text: &str) -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// The file can't be written.
-pub fn write(path: &Path, planner: &Planner<'_>, choices: &[Choice]) -> Result<()> {
-    std::fs::write(path, draw(planner, choices)).with_context(|| format!("can't write {}", path.display()))
+pub fn write(path: &Path, site: &Site, choices: &[Choice]) -> Result<()> {
+    std::fs::write(path, draw(site, choices)).with_context(|| format!("can't write {}", path.display()))
 }
 
 /// The page: for each policy p99 and mean of the guaranteed tenants, with their targets as lines across.
-pub fn draw(planner: &Planner<'_>, choices: &[Choice]) -> String {
+pub fn draw(site: &Site, choices: &[Choice]) -> String {
     let mut content = String::from(
         "<h1>Latency against load</h1>\n\
-         <p>What the model predicts while all tenants ask for a part of what they declared, up \
+         <p>What short plays show while all tenants ask for a part of what they declared, up \
          to half as much again: of their rates, or of the commands that they keep outstanding, one at the least. \
          Dashed lines are latency targets.</p>\n",
     );
     for choice in choices {
         let named = if choice.configured { " (as configured)" } else { "" };
         content += &format!("<h2>{}{named}</h2>\n", escape(choice.policy.name()));
-        content += &under(planner, choice);
+        content += &under(site, choice);
     }
     page("Evenkeel: latency against load", &content)
 }
 
-fn under(planner: &Planner<'_>, choice: &Choice) -> String {
+fn under(site: &Site, choice: &Choice) -> String {
+    let planner = Planner::new(site);
     let drawn = drawn(&choice.tenants);
     if drawn.is_empty() {
         return "<p>No tenant has a latency target.</p>\n".to_owned();
@@ -59,8 +60,8 @@ fn under(planner: &Planner<'_>, choice: &Choice) -> String {
     let mut rows = Vec::new();
     for percent in LOADS_PERCENT {
         let tenants: Vec<Tenant> = choice.tenants.iter().map(|tenant| scaled(tenant, percent)).collect();
-        let Ok(outcome) = planner.outcome(&choice.policy, &tenants) else {
-            return "<p>There is no model of this policy.</p>\n".to_owned();
+        let Some(outcome) = planner.guess(&choice.policy, &tenants) else {
+            return "<p>It can't be played.</p>\n".to_owned();
         };
         for (index, series) in &drawn {
             let Some(own) = outcome.forecast.tenants.get(*index) else { continue };

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use config::Config;
 use io_model::Nanos;
 use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
-use promises::planning::Question;
 use promises::words;
 use serde::Serialize;
 
@@ -84,6 +83,8 @@ pub struct PolicyReport {
     pub drive_utilization: Option<f64>,
     /// Of the busiest poller, 0 to 1.
     pub poller_utilization: Option<f64>,
+    /// Commands that were played for it.
+    pub played_ios: Option<u64>,
     /// One for each tenant, or none.
     pub tenants: Vec<ForecastRow>,
     /// One for each guaranteed tenant.
@@ -176,9 +177,9 @@ pub struct FloorRow {
 
 impl FloorRow {
     /// All floors of a configuration at once.
-    pub fn all(config: &Config, Question { site, policy, tenants, .. }: &Question) -> Vec<Self> {
-        // Where a demand is not known, no policy's row has anything either.
-        let judged = planner::judge_floors(site, policy, tenants).unwrap_or_default();
+    pub fn all(config: &Config, (planner, choice, outcome): (&Planner<'_>, &Choice, &Outcome)) -> Vec<Self> {
+        let tenants = &choice.tenants;
+        let judged = planner::judge_floors(planner, &choice.policy, tenants, outcome);
         // Admission refuses them too.
         let late = judged.late.iter().filter_map(|at| config.tenants.get(*at));
         let late = late.filter(|tenant| !tenant.overcommit).map(|tenant| tenant.name.as_str());
@@ -304,6 +305,7 @@ impl PolicyReport {
             unmodelled: None,
             drive_utilization: None,
             poller_utilization: None,
+            played_ios: None,
             tenants: Vec::new(),
             promises: Vec::new(),
             promises_kept: false,
@@ -320,6 +322,7 @@ impl PolicyReport {
         Self {
             drive_utilization: Some(outcome.forecast.drive_utilization),
             poller_utilization: Some(outcome.forecast.poller_utilization),
+            played_ios: Some(outcome.forecast.played_ios),
             tenants: tenants.iter().zip(&outcome.forecast.tenants).map(ForecastRow::new).collect(),
             promises_kept: promises.iter().all(PromiseRow::is_good),
             promises,
@@ -397,6 +400,6 @@ impl AdviceRow {
                 best_effort_bytes_s: [advice.outcome.best_effort_bytes_s(&tenants), now],
             }
         };
-        advice.into_iter().map(row).collect()
+        advice.map(row).collect()
     }
 }

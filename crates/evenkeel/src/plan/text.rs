@@ -94,9 +94,10 @@ fn under(policy: &PolicyReport) -> String {
     }
     let percent = |part: Option<f64>| (part.unwrap_or(0.0) * 100.0).round();
     let busy = format!(
-        "drive {} % busy, busiest poller {} %",
+        "drive {} % busy, busiest poller {} %, from {} commands played",
         percent(policy.drive_utilization),
-        percent(policy.poller_utilization)
+        percent(policy.poller_utilization),
+        table::count(policy.played_ios.unwrap_or(0) as f64)
     );
     let verdict = |name: &str| {
         let promise = policy.promises.iter().find(|promise| promise.tenant == name);

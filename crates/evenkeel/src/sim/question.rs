@@ -1,10 +1,11 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::{Demand, DemandLoad};
-use planner::{Host, Site, Tenant};
+use planner::{Site, Tenant};
 use policy::PolicyConfig;
 use promises::planning::{Question, undeclared, with_demand};
 use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
+use sim::HostCosts;
 use ssd_model::Profile;
 
 use super::plan;
@@ -14,7 +15,7 @@ use super::plan;
 pub fn of_scenario(scenario: &Scenario, profile: &Profile) -> Question {
     let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
     Question {
-        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host) },
+        site: Site { profile: profile.clone(), costs: scenario_costs(&scenario.host) },
         policy: PolicyConfig::Passthrough,
         tenants,
         assumed,
@@ -48,26 +49,9 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
     }
 }
 
-fn scenario_host(host: &ScenarioHost) -> Host {
+/// A plan's pollers are mediated ones: they cost what those of the scenario's layout do.
+fn scenario_costs(host: &ScenarioHost) -> HostCosts {
     let layout = plan::layout(host.layout, PolicyConfig::Passthrough.kind().gives_own_pollers());
     let costs = plan::costs(host, layout);
-    let (guest, path) = (costs.guest, layout.path(&costs));
-    let ns = |ns: u64| ns as f64;
-    Host {
-        guest_app_ns: ns(guest.app_ns),
-        guest_submit_ns: ns(guest.submit_ns),
-        guest_write_ns: ns(guest.write_ns),
-        guest_irq_ns: ns(guest.irq_ns),
-        guest_complete_ns: ns(guest.complete_ns),
-        guest_varies: ns(guest.varies_permille) / 1_000.0,
-        poller_pass_ns: ns(path.pass_ns),
-        poller_fetch_ns: ns(path.fetch_ns),
-        poller_write_ns: ns(path.write_ns),
-        poller_complete_ns: ns(path.complete_ns),
-        poller_doorbell_ns: ns(path.doorbell_ns),
-        poller_interrupt_ns: ns(path.interrupt_ns),
-        poller_batch: path.batch,
-        delay_ns: ns(path.delivery_ns + path.wake_ns),
-        ..Host::FREE
-    }
+    HostCosts { mediated: layout.path(&costs), ..costs }
 }

@@ -254,6 +254,8 @@ mod tests {
             target_ns: Some(50_000),
             latency_percentile: Some(99.0),
             at_percentile_ns: None,
+            cautious_ns: None,
+            waited: 0.0,
             kept,
             over_target: 0,
             bound: None,

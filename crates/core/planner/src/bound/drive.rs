@@ -45,7 +45,7 @@ impl Crowd {
                 cost = config.cost;
                 let guaranteed = |tenant: &Tenant| matches!(tenant.class, Class::Guaranteed { .. });
                 // The asking tenant is guaranteed and has a closed load, so the throttle is always in force.
-                let ceiling = crate::model::ceiling(config, tenants);
+                let ceiling = super::lpns_ceiling(config, tenants);
                 let best_effort = tenants.iter().filter(|tenant| !guaranteed(tenant));
                 let mut all = Some(0.0);
                 if best_effort.count() > 0 {
@@ -54,7 +54,7 @@ impl Crowd {
                 for (tenant, depth) in tenants.iter().zip(&mut depths) {
                     if guaranteed(tenant) {
                         let (most, _) = costs(&cost, tenant);
-                        let limit = crate::model::guaranteed_limit(config, tenants) + most;
+                        let limit = super::lpns_limit(config, tenants) + most;
                         let own = depth.map_or(limit, |depth| (depth * most).min(limit));
                         all = all.map(|all| all + own);
                     }

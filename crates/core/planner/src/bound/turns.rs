@@ -70,7 +70,7 @@ pub(super) fn ahead(policy: &PolicyConfig, tenants: &[Tenant], at: usize) -> Ahe
             Class::BestEffort { .. } => Ahead::Unlimited,
             Class::Guaranteed { .. } => {
                 let work = together(&config.cost, &mut tenants[at..=at].iter(), depth);
-                let limit = crate::model::guaranteed_limit(config, tenants);
+                let limit = super::lpns_limit(config, tenants);
                 if work >= limit { Ahead::Commands { count: depth, spans: spans(work, limit) } } else { Ahead::Nobody }
             }
         },

@@ -1,8 +1,8 @@
-//! What the planner's model says of a slow spell: alone, and if something had been otherwise.
+//! What short plays say of a slow spell: alone, and if something had been otherwise.
 
 use history::{Comparison, Did, Promise};
 use io_model::Nanos;
-use planner::{Blame, Evidence, Lateness, Measured, Planner, Site, Tenant};
+use planner::{Blame, Evidence, Lateness, Measured, Planner, Site, Tenant, Unmodelled};
 use policy::{Class, Percentile, PolicyConfig};
 use promises::planning::undeclared;
 
@@ -99,12 +99,17 @@ impl<'a> Scene<'a> {
     }
 
     fn own_takes(&self, policy: &PolicyConfig, asked: Vec<Tenant>) -> Option<Nanos> {
-        let (own, outcome) = (asked.first()?, self.planner().outcome(policy, &asked).ok()?);
-        outcome.forecast.tenants.first().map(|forecast| forecast.at(own.percentile()))
+        let outcome = self.planner().outcome(policy, &asked).ok()?;
+        outcome.forecast.tenants.first().map(|forecast| forecast.at_percentile)
     }
 
+    /// Short plays: there are many questions, and an operator waits.
     fn planner(&self) -> Planner<'_> {
-        Planner::new(self.site)
+        let engine = Planner::new(self.site);
+        Planner::with_model(self.site, move |policy, tenants| {
+            let guess = engine.guess(policy, tenants).ok_or(Unmodelled::TooLong)?;
+            Ok(guess.forecast)
+        })
     }
 }
 

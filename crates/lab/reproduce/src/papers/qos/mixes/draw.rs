@@ -1,17 +1,12 @@
 //! A mix of tenants from a seed, for the planner and for the simulator.
 
+use engine::HostCosts;
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
-use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, Limits, PolicyConfig, TenantPriority, Terms};
-use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
-use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, Limits, PolicyConfig};
 use ssd_model::{Profile, Writes};
 
-use crate::papers::bench;
-
-/// Each tenant's disk.
-const DISK_BYTES: u64 = 8 << 30;
 const SMALLEST_BYTES: u64 = 512;
 /// From 512 bytes to 128 KiB.
 const SIZES: u32 = 9;
@@ -22,17 +17,6 @@ pub struct Mix {
     pub seed: u64,
     pub site: Site,
     pub tenants: Vec<Tenant>,
-    /// By tenant and size.
-    weights: Vec<Vec<u32>>,
-}
-
-#[cfg(test)]
-impl Mix {
-    /// Tenants each of whom has commands of one size.
-    pub fn of_one_size(site: Site, tenants: Vec<Tenant>) -> Self {
-        let weights = vec![vec![1]; tenants.len()];
-        Self { seed: 0, site, tenants, weights }
-    }
 }
 
 /// The mix of a seed: 2 to 32 tenants on the profiles in turn.
@@ -41,42 +25,13 @@ pub fn draw(seed: u64) -> Mix {
     let built_in = Profile::built_in();
     let profile = built_in[(seed % built_in.len() as u64) as usize].clone();
     let count = rng.usize(2..=32);
-    let site = Site { profile, host: host(&HostCosts::default()) };
-    let mut mix = Mix { seed, site, tenants: Vec::new(), weights: Vec::new() };
+    let site = Site { profile, costs: HostCosts::default() };
+    let mut mix = Mix { seed, site, tenants: Vec::new() };
     for at in 0..count {
         add_tenant(&mut mix, &mut rng, at, count);
     }
     mix
 }
-
-/// What the simulator's pollers and guests cost, as the planner wants to know it.
-pub fn host(costs: &HostCosts) -> planner::Host {
-    let (GuestCosts { app_ns, submit_ns, write_ns, irq_ns, complete_ns, varies_permille }, path) =
-        (costs.guest, costs.mediated);
-    let PathCosts { pass_ns, fetch_ns, batch, doorbell_ns, interrupt_ns, delivery_ns, .. } = path;
-    let defaults = Scenario::new(Profile::p5800x());
-    planner::Host {
-        guest_app_ns: app_ns as f64,
-        guest_submit_ns: submit_ns as f64,
-        guest_write_ns: write_ns as f64,
-        guest_irq_ns: irq_ns as f64,
-        guest_complete_ns: complete_ns as f64,
-        guest_varies: varies_permille as f64 / 1_000.0,
-        poller_pass_ns: pass_ns as f64,
-        poller_fetch_ns: fetch_ns as f64,
-        poller_write_ns: path.write_ns as f64,
-        poller_complete_ns: path.complete_ns as f64,
-        poller_doorbell_ns: doorbell_ns as f64,
-        poller_interrupt_ns: interrupt_ns as f64,
-        poller_batch: batch,
-        delay_ns: delivery_ns as f64,
-        hwqs_own: HWQS_OWN,
-        hwqs_shared: defaults.hwqs_shared,
-    }
-}
-
-/// A drive has 128 queues: enough for thirty pollers of one tenant each.
-const HWQS_OWN: u16 = 3;
 
 fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
     let read_percent = match rng.u8(..5) {
@@ -131,7 +86,6 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
         tenant.priority = QueuePriority::High;
     }
     mix.tenants.push(tenant);
-    mix.weights.push(sizes.iter().map(|size| size.1).collect());
 }
 
 /// About what a lone small command takes on the drive and its host.
@@ -175,43 +129,4 @@ pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
         "evenkeel" => PolicyConfig::Evenkeel(EvenkeelConfig::on(&figures)),
         _ => PolicyConfig::Passthrough,
     }
-}
-
-/// The mix as a scenario of the simulator.
-pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos) -> Scenario {
-    let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_));
-    let tenants = mix.tenants.iter().enumerate().map(|(at, tenant)| {
-        let sizes = tenant.sizes.iter().zip(&mix.weights[at]);
-        let block = |(size, &weight): (&Size, &u32)| BlockSize { bytes: size.len_bytes as u32, weight };
-        let block_sizes = sizes.map(block).collect();
-        let access = Access { block_sizes, ..Access::random_4k((tenant.read_share * 100.0).round() as u8) };
-        simulated(tenant, access, DISK_BYTES)
-    });
-    Scenario {
-        layout: if own_pollers { Layout::Evenkeel } else { Layout::Mdev },
-        policy: policy.into(),
-        hwqs_own: HWQS_OWN,
-        hwq_depth: 8_192,
-        tenants: tenants.collect(),
-        warmup,
-        duration,
-        seed: mix.seed,
-        starvation_limit: Nanos::from_millis(60_000),
-        ..Scenario::new(mix.site.profile.clone())
-    }
-}
-
-/// A tenant of the planner's in the simulator.
-pub fn simulated(tenant: &Tenant, access: Access, size_bytes: u64) -> sim::Tenant {
-    let jobs = u32::from(tenant.vcpus);
-    let workload = match tenant.load {
-        Load::Closed { depth } => Workload::Fio(Fio { jobs, iodepth: depth / jobs, access }),
-        Load::Open { rate_iops } => {
-            let arrivals = Arrivals::Poisson { iops: rate_iops };
-            Workload::Open(Open { jobs, arrivals, access, max_outstanding: 4_096 })
-        }
-    };
-    let priority = TenantPriority::Fixed(tenant.priority);
-    let terms = Terms { priority, limits: tenant.limits, ..tenant.class.into() };
-    bench::tenant(&tenant.name, terms, tenant.vcpus, size_bytes, workload)
 }
