@@ -9,9 +9,7 @@ use observe::why::Asker;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::api_error::Refused;
-use crate::live_thread::LiveView;
-use crate::metrics_thread::Metrics;
-use crate::stats_thread::StatsView;
+use crate::observer::Observer;
 use crate::traces::Traces;
 use runtime::command::Handle;
 
@@ -28,25 +26,15 @@ pub struct Asked {
     pub(crate) events: Arc<EventLog>,
     /// One permit for each client that may wait for events.
     waits: Arc<Semaphore>,
-    metrics: Metrics,
+    pub(crate) observer: Observer,
     pub(crate) asker: Asker,
     pub(crate) traces: Traces,
-    live: LiveView,
-    pub(crate) stats: StatsView,
 }
 
 impl Asked {
     /// Takes no permit for waiting yet.
-    pub fn new(
-        daemon: Handle,
-        events: Arc<EventLog>,
-        metrics: Metrics,
-        live: LiveView,
-        stats: StatsView,
-        asker: Asker,
-        traces: Traces,
-    ) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live, stats }
+    pub fn new(daemon: Handle, events: Arc<EventLog>, observer: Observer, asker: Asker, traces: Traces) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), observer, asker, traces }
     }
 
     /// A permit to wait. Without one left, the client gets an error with `remedy`.
@@ -64,14 +52,8 @@ impl FromRef<Asked> for Handle {
     }
 }
 
-impl FromRef<Asked> for Metrics {
+impl FromRef<Asked> for Observer {
     fn from_ref(asked: &Asked) -> Self {
-        asked.metrics.clone()
-    }
-}
-
-impl FromRef<Asked> for LiveView {
-    fn from_ref(asked: &Asked) -> Self {
-        asked.live.clone()
+        asked.observer.clone()
     }
 }

@@ -27,10 +27,10 @@ use crate::client_stream::HandedOver;
 use crate::foreign_pages;
 use crate::http_why;
 use crate::json_body::Object;
-use crate::live_thread::{self};
-use crate::metrics_thread::{self};
+use crate::live;
 use crate::roles::Role;
-use crate::stats_thread::{self};
+use crate::scrape;
+use crate::stats;
 use crate::token::{self, Token};
 use observe::events::Happened;
 use runtime::command::{Command, DiskCommand, Handle, Reply};
@@ -53,8 +53,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     ),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
-        apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
-        live_thread::one, stats_thread::stats
+        apply, export, events, scrape::answer, http_why::why, http_why::trace, live::all,
+        live::one, stats::stats
     ),
     components(schemas(
         Event,
@@ -148,7 +148,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
-        .route(STATS, get(stats_thread::stats))
+        .route(STATS, get(stats::stats))
         .route("/v1/why/{tenant}", get(http_why::why))
         .merge(looks())
         .route("/", get(the_page))
@@ -166,9 +166,9 @@ pub fn router(asked: Asked) -> Router {
 /// The routes that return figures. Each is computed once a second at most.
 fn looks() -> Router<Asked> {
     Router::new()
-        .route("/metrics", get(metrics_thread::answer))
-        .route("/live", get(live_thread::all))
-        .route("/live/{name}", get(live_thread::one))
+        .route("/metrics", get(scrape::answer))
+        .route("/live", get(live::all))
+        .route("/live/{name}", get(live::one))
 }
 
 /// The routes for the TCP port: figures only, nothing that changes anything.

@@ -8,7 +8,7 @@
 //! | `api_state`, `json_body`, `api_error` | what handlers share, requests, errors with their HTTP statuses |
 //! | `api_socket`, `tcp_port`, `client_stream`, `connection_slots` | the sockets, and whose turn it is |
 //! | `roles`, `token`, `foreign_pages` | who may ask for what |
-//! | `live_thread`, `metrics_thread`, `stats_thread`, `response_cache` | what is read for many clients at a time |
+//! | `observer`, `live`, `scrape`, `stats`, `response_cache` | what is read for many clients at a time |
 //! | `traces` | traces of all commands of a tenant |
 
 #![forbid(unsafe_code)]
@@ -23,11 +23,12 @@ pub mod foreign_pages;
 pub mod http;
 pub mod http_why;
 pub mod json_body;
-pub mod live_thread;
-pub mod metrics_thread;
+mod live;
+pub mod observer;
 pub mod response_cache;
 pub mod roles;
-pub mod stats_thread;
+mod scrape;
+mod stats;
 pub mod tcp_port;
 pub mod token;
 pub mod traces;

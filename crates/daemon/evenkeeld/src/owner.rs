@@ -19,15 +19,12 @@ use crate::startup::Opened;
 use crate::status;
 use api_server::api_socket::ApiSocket;
 use api_server::api_state::Asked;
-use api_server::live_thread::{LiveReader, LiveView};
-use api_server::metrics_thread::Metrics;
-use api_server::stats_thread::StatsView;
+use api_server::observer::Observer;
 use api_server::traces::Traces;
 use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::summaries::{Around, Summaries};
 use observe::totals::{Ledger, Served};
-use observe::verdicts::Verdicts;
 use observe::why::Asker;
 use runtime::command::{Command, Handle};
 use runtime::front_end::Reached;
@@ -60,7 +57,7 @@ pub struct Owner {
     /// How often the command that is carried out has waited for forecasts.
     pub(crate) round: u32,
     summaries: Summaries,
-    metrics: Metrics,
+    observer: Observer,
     _api: ApiSocket,
 }
 
@@ -85,23 +82,14 @@ impl Owner {
         }
         let daemon = || common.handle.clone();
         let events = || Arc::clone(&common.events);
-        let verdicts = Arc::new(Verdicts::start(daemon(), clock)?);
         let ledger = Ledger::open(opened.totals, Arc::clone(&common.around.sink));
-        let metrics = Metrics::start(daemon(), Arc::clone(&verdicts), clock, state_dir, ledger)?;
-        let live = LiveView::start(LiveReader { daemon: daemon(), verdicts, events: events(), clock })?;
+        let observer = Observer::start(daemon(), clock, events(), state_dir, ledger)?;
         let sink = Arc::clone(&common.around.sink);
         let summaries =
             Summaries::start(history, Around { daemon: Box::new(daemon()), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
-        let asked = Asked::new(
-            daemon(),
-            events(),
-            metrics.clone(),
-            live,
-            StatsView::start(daemon(), clock)?,
-            asker,
-            Traces::start(daemon())?,
-        );
+        let traces = Traces::start(daemon())?;
+        let asked = Asked::new(daemon(), events(), observer.clone(), asker, traces);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -116,7 +104,7 @@ impl Owner {
             told_pollers: 0,
             round: 0,
             summaries,
-            metrics,
+            observer,
             _api: ApiSocket::serve(api, port, roles, asked, gate)?,
             common,
         };
@@ -231,7 +219,7 @@ impl Owner {
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         part_with(servers);
         // What was in flight is counted by now.
-        self.metrics.record_last(tenants);
+        self.observer.record_last(tenants);
         lost
     }
 }

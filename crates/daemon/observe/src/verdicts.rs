@@ -1,14 +1,10 @@
 //! Judges how tenants fared lately, beside predictions, and what broke promises.
 //!
-//! It runs on a thread of its own while a client asks for metrics. Forecasts are those that are known.
+//! It does so while clients ask for metrics or the page. Forecasts are those that are known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
 use metrics::Verdict;
 
@@ -22,79 +18,56 @@ use crate::{Daemon, DriveView};
 /// nothing is said: so long Prometheus takes a sample for the present.
 const SPAN_MIN: Nanos = Nanos::from_millis(5_000);
 /// How long one round may look for causes. The tenants left over come first in the next round.
-const BLAME_LIMIT: Duration = Duration::from_secs(1);
+const BLAME_LIMIT: Duration = Duration::from_millis(100);
 
 type Judged = BTreeMap<TenantId, Verdict>;
 
 /// What was judged last.
 pub struct Verdicts {
-    judged: Arc<Mutex<Judged>>,
-    wake: SyncSender<()>,
-}
-
-impl Verdicts {
-    /// Starts the thread. It judges nothing before it is asked.
-    ///
-    /// # Errors
-    /// The kernel refused a thread.
-    pub fn start(daemon: impl Daemon, clock: Clock) -> Result<Self> {
-        let judged = Arc::<Mutex<Judged>>::default();
-        let (wake, woken) = sync_channel(1);
-        let marks = DriveMarks::of_nobody(Nanos(0));
-        let judge = Judge { daemon, clock, marks, rounds: 0, judged: Arc::clone(&judged) };
-        let run = move || {
-            judge.daemon.begin(ThreadKind::Metrics);
-            judge.run(&woken);
-        };
-        std::thread::Builder::new().name("verdicts".into()).spawn(run).context("can't start the verdicts' thread")?;
-        Ok(Self { judged, wake })
-    }
-
-    /// A client asked: judge anew, if it is time to.
-    pub fn wanted(&self) {
-        // One who waits already is enough.
-        let _ = self.wake.try_send(());
-    }
-
-    /// Of each tenant that was judged.
-    pub fn now(&self) -> BTreeMap<TenantId, Verdict> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Judged> {
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Judge<D> {
-    daemon: D,
     clock: Clock,
     /// Where the span began.
     marks: DriveMarks,
     rounds: usize,
-    judged: Arc<Mutex<Judged>>,
+    judged: Judged,
+    is_wanted: bool,
 }
 
-impl<D: Daemon> Judge<D> {
-    fn run(mut self, woken: &Receiver<()>) {
-        while woken.recv().is_ok() {
-            let span = self.clock.now() - self.marks.at();
-            if span < SPAN_MIN {
-                continue;
-            }
-            let Some(views) = self.daemon.views() else { return };
-            let now = self.clock.now();
-            let (judged, unclear) = if span > SPAN_MAX { Default::default() } else { self.judge(&views, now) };
-            *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;
-            self.marks.move_on(&views, now, |id| unclear.contains(&id));
-            self.rounds = self.rounds.wrapping_add(1);
+impl Verdicts {
+    /// Nothing is judged before a client wants it.
+    pub fn new(clock: Clock) -> Self {
+        let marks = DriveMarks::of_nobody(Nanos(0));
+        Self { clock, marks, rounds: 0, judged: Judged::new(), is_wanted: false }
+    }
+
+    /// A client wants a verdict: judge anew, if it is time to.
+    pub fn want(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Of each tenant that was judged.
+    pub fn last(&self) -> &BTreeMap<TenantId, Verdict> {
+        &self.judged
+    }
+
+    /// Judges anew, if a client wants it and it is time to. `None`: the daemon has ended.
+    pub fn judge_if_due(&mut self, daemon: &impl Daemon) -> Option<()> {
+        let span = self.clock.now() - self.marks.at();
+        if !std::mem::take(&mut self.is_wanted) || span < SPAN_MIN {
+            return Some(());
         }
+        let views = daemon.views()?;
+        let now = self.clock.now();
+        let (judged, unclear) = if span > SPAN_MAX { Default::default() } else { self.judge(&views, now) };
+        self.judged = judged;
+        self.marks.move_on(&views, now, |id| unclear.contains(&id));
+        self.rounds = self.rounds.wrapping_add(1);
+        Some(())
     }
 
     /// What is said, and of whom too little is known yet: what was said last of those holds until then.
     fn judge(&self, views: &[DriveView], now: Nanos) -> (Judged, BTreeSet<TenantId>) {
         let deadline = Instant::now() + BLAME_LIMIT;
-        let mut before = self.judged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut before = self.judged.clone();
         let (mut judged, mut unclear) = (Judged::new(), BTreeSet::new());
         for view in views {
             let mark = self.marks.of(view);

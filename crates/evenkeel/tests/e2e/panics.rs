@@ -33,9 +33,7 @@ fn last_words(thread: &str) -> String {
 
 #[test]
 fn a_panic_in_any_thread_ends_the_daemon() {
-    for thread in
-        ["poller-", "owner", "api", "stats", "vfio-db", "vhost-web", "metrics", "verdicts", "live", "doorbells", "log"]
-    {
+    for thread in ["poller-", "owner", "api", "vfio-db", "vhost-web", "observer", "doorbells", "log"] {
         let words = last_words(thread);
         let told = words.lines().find(|line| line.contains("panicked")).unwrap_or_else(|| panic!("{thread}: {words}"));
         assert!(told.starts_with(&format!("evenkeeld: thread {thread}")), "{told}");

@@ -1,83 +1,27 @@
-//! A thread that answers `GET /metrics` from the probes. Pollers do no work for it, and no other API request waits for
-//! it.
+//! What `GET /metrics` answers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use api::{Drive, Operation};
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use confine::ThreadKind;
 use metrics::{DriveReading, FileSystem, Format, PollerReading, QueueReading, Reading, TenantReading};
 use policy::{PolicyFigure, TenantFigure};
 use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
-use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::response_cache::{self, Answers, FRESH};
+use crate::observer::{Observer, Sources};
+use crate::response_cache::{self, Answers};
 use observe::DriveView;
 use observe::clock::Clock;
 use observe::cpu_waits::CpuWaits;
-use runtime::command::{DiskCommand, Handle};
-
-use api::DiskError;
 use observe::totals::{Ledger, Served};
 use observe::verdicts::Verdicts;
-use runtime::{panics, threads};
-
-/// The handle through which requests reach the thread.
-#[derive(Clone)]
-pub struct Metrics {
-    requests: Sender<Request>,
-}
-
-enum Request {
-    Read(Format, oneshot::Sender<Arc<String>>),
-    /// The last counts of tenants that are no longer served.
-    Last(Vec<Served>, Sender<()>),
-}
-
-/// How long the last record may take when the daemon ends.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-impl Metrics {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The kernel refused a thread.
-    pub fn start(
-        daemon: Handle,
-        verdicts: Arc<Verdicts>,
-        clock: Clock,
-        state_dir: PathBuf,
-        ledger: Ledger,
-    ) -> Result<Self> {
-        let (requests, asked) = channel();
-        let started_at_s = clock.started_at_unix().as_secs_f64();
-        let mut reader = Reader { daemon, verdicts, state_dir, started_at_s, ledger };
-        let run = move || {
-            threads::enter(ThreadKind::Metrics);
-            panics::drill();
-            answer_all(&mut reader, &asked);
-        };
-        std::thread::Builder::new().name("metrics".into()).spawn(run).context("can't start the metrics' thread")?;
-        Ok(Self { requests })
-    }
-
-    /// Records the final counts of tenants that are no longer served.
-    pub fn record_last(&self, tenants: Vec<Served>) {
-        let (done, answer) = std::sync::mpsc::channel();
-        if self.requests.send(Request::Last(tenants, done)).is_ok() {
-            // The thread may be waiting for the owner, or for a file.
-            let _ = answer.recv_timeout(FAREWELL);
-        }
-    }
-}
+use runtime::command::{DiskCommand, Handle};
 
 /// Metrics of drives, pollers and tenants for Prometheus.
 ///
@@ -86,67 +30,63 @@ impl Metrics {
     get, path = "/metrics", tag = "http", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = api::Problem))
 )]
-pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Result<Response, Refused> {
+pub async fn answer(State(observer): State<Observer>, headers: HeaderMap) -> Result<Response, Refused> {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept);
-    let (answer, answered) = oneshot::channel();
-    // If the thread is gone, nothing answers.
-    let _ = metrics.requests.send(Request::Read(format, answer));
-    let ending = || Refused::from(DiskError::ending());
-    let text = answered.await.map_err(|_| ending())?;
+    let text = observer.ask(move |sources| sources.scrape(format)).await?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], response_cache::body(text)).into_response())
 }
 
-/// Answers requests until all handles are gone.
-fn answer_all(reader: &mut Reader, asked: &Receiver<Request>) {
-    let mut answers = Answers::default();
-    loop {
-        let next = match answers.is_fresh() {
-            true => asked.recv_timeout(FRESH),
-            false => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match next {
-            Ok(Request::Last(tenants, done)) => {
-                reader.ledger.record_last(&tenants);
-                // The caller may have stopped waiting.
-                let _ = done.send(());
-                return;
-            }
-            Ok(Request::Read(format, answer)) => {
-                // The daemon is ending: dropping the request answers it.
-                let Ok(reading) = answers.reading(|| reader.read()) else { continue };
-                let text = answers.text(format, || metrics::render(&reading, format));
-                // The client may have disconnected.
-                let _ = answer.send(text);
-            }
-            Err(RecvTimeoutError::Timeout) => answers.forget(),
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-    }
-}
-
-/// The sources of an answer.
-struct Reader {
-    daemon: Handle,
-    verdicts: Arc<Verdicts>,
+/// The last answer, and the counts that outlive tenants.
+pub(crate) struct Scrape {
     state_dir: PathBuf,
     started_at_s: f64,
     ledger: Ledger,
+    answers: Answers<Reading, Format>,
 }
 
-impl Reader {
-    fn read(&mut self) -> Result<Reading> {
-        self.verdicts.wanted();
-        let views = self.daemon.describe()?;
-        let drives = self.daemon.ask_disks(DiskCommand::Drives)?;
-        let operations: Vec<Operation> = self.daemon.ask_disks(DiskCommand::Operations)?;
+impl Sources {
+    fn scrape(&mut self, format: Format) -> Result<Arc<String>> {
+        self.verdicts.want();
+        let mut answers = std::mem::take(&mut self.scrape.answers);
+        let reading = answers.reading(|| self.scrape.read(&self.daemon, &self.verdicts));
+        let text = reading.map(|reading| answers.text(format, || metrics::render(&reading, format)));
+        self.scrape.answers = answers;
+        text
+    }
+}
+
+impl Scrape {
+    pub(crate) fn new(state_dir: PathBuf, clock: Clock, ledger: Ledger) -> Self {
+        let started_at_s = clock.started_at_unix().as_secs_f64();
+        Self { state_dir, started_at_s, ledger, answers: Answers::default() }
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.answers.is_fresh()
+    }
+
+    /// Nobody has asked for a while.
+    pub(crate) fn forget(&mut self) {
+        self.answers.forget();
+    }
+
+    /// Records the final counts of tenants that are no longer served.
+    pub(crate) fn record_last(&mut self, tenants: &[Served]) {
+        self.ledger.record_last(tenants);
+    }
+
+    fn read(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Reading> {
+        let views = daemon.describe()?;
+        let drives = daemon.ask_disks(DiskCommand::Drives)?;
+        let operations: Vec<Operation> = daemon.ask_disks(DiskCommand::Operations)?;
         let file_systems = self.file_systems(&drives);
         let cpu_waits = CpuWaits::now();
-        let verdicts = self.verdicts.now();
+        let verdicts = verdicts.last();
         let read = |drive: Drive| {
             let view = views.iter().find(|view| *view.name == drive.name);
             let pollers = view.map(|view| pollers(&view.board, &cpu_waits)).unwrap_or_default();
-            let tenants = view.map(|view| tenants(view, &verdicts, &mut self.ledger)).unwrap_or_default();
+            let tenants = view.map(|view| tenants(view, verdicts, &mut self.ledger)).unwrap_or_default();
             DriveReading { drive, pollers, tenants }
         };
         let drives = drives.into_iter().map(read).collect();

@@ -1,28 +1,25 @@
-//! A thread that answers `GET /live` from the probes, while a client asks. Pollers do no work for it.
+//! What `GET /live` answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
-use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, TenantRow};
+use anyhow::Result;
+use api::{Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, TenantRow};
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
-use confine::ThreadKind;
 use metrics::Verdict;
 use poller::TenantProbes;
-use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
-use crate::response_cache::{self, Answers, FRESH};
-use api::DiskError;
+use crate::observer::{Observer, Sources};
+use crate::response_cache::{self, Answers};
 use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::snapshot::DriveMarks;
 use observe::verdicts::Verdicts;
 use runtime::command::{DiskCommand, Handle};
-use runtime::{panics, state_versions, threads};
+use runtime::state_versions;
 
 /// A longer span is dropped: it would not describe the present.
 const SPAN_MAX: Duration = Duration::from_secs(10);
@@ -30,65 +27,17 @@ const SPAN_MAX: Duration = Duration::from_secs(10);
 /// How many events an answer includes.
 const EVENTS: usize = 50;
 
-/// The handle through which requests reach the thread.
-#[derive(Clone)]
-pub struct LiveView {
-    requests: Sender<Request>,
-}
-
-enum Request {
-    All(oneshot::Sender<Arc<String>>),
-    One(String, oneshot::Sender<Result<String, DiskError>>),
-}
-
-/// The sources of an answer.
-pub struct LiveReader {
-    /// Knows the drives and their tenants.
-    pub daemon: Handle,
-    /// Judge whether tenants get what they were promised.
-    pub verdicts: Arc<Verdicts>,
-    /// The event log.
-    pub events: Arc<EventLog>,
-    /// The daemon's clock.
-    pub clock: Clock,
-}
-
-impl LiveView {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The kernel refused it.
-    pub fn start(reader: LiveReader) -> Result<Self> {
-        let (requests, asked) = channel();
-        let run = move || {
-            threads::enter(ThreadKind::Metrics);
-            panics::drill();
-            let started_at_unix_ms = reader.clock.started_at_unix().as_millis() as u64;
-            Watch { reader, started_at_unix_ms, marks: None }.answer_all(&asked);
-        };
-        std::thread::Builder::new().name("live".into()).spawn(run).context("can't start the page's thread")?;
-        Ok(Self { requests })
-    }
-}
-
 const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
-
-fn ending() -> Refused {
-    Refused::from(DiskError::ending())
-}
 
 /// What each tenant gets beside its promise, and which tenants harm others, over about the last second.
 ///
 /// The page at `GET /` shows this.
 #[utoipa::path(
     get, path = "/live", tag = "http", operation_id = "live",
-    responses((status = 200, body = Live), (status = 503, body = api::Problem))
+    responses((status = 200, body = api::Live), (status = 503, body = api::Problem))
 )]
-pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
-    let (answer, answered) = oneshot::channel();
-    // If the thread is gone, nothing answers.
-    let _ = live.requests.send(Request::All(answer));
-    let text = answered.await.map_err(|_| ending())?;
+pub async fn all(State(observer): State<Observer>) -> Result<Response, Refused> {
+    let text = observer.ask(Sources::live_of_all).await?;
     Ok((JSON, response_cache::body(text)).into_response())
 }
 
@@ -102,70 +51,46 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
         (status = 200, body = LiveDetail), (status = 404, body = api::Problem), (status = 503, body = api::Problem)
     )
 )]
-pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {
-    let (answer, answered) = oneshot::channel();
-    let _ = live.requests.send(Request::One(name, answer));
-    let text = answered.await.map_err(|_| ending())??;
+pub async fn one(State(observer): State<Observer>, Path(name): Path<String>) -> Result<Response, Refused> {
+    let text = observer.ask(move |sources| sources.live_of(&name)).await??;
     Ok((JSON, text).into_response())
 }
 
 /// One reading of all probes.
 struct Reading {
-    live: Live,
+    live: api::Live,
     /// In the order of `live.tenants`.
     tenants: Vec<(TenantRow, TenantProbes)>,
 }
 
-/// The thread's state: its sources and the previous reading's counts.
-struct Watch {
-    reader: LiveReader,
-    started_at_unix_ms: u64,
+/// The last answer, and the counts of the previous reading.
+pub(crate) struct Live {
+    events: Arc<EventLog>,
+    clock: Clock,
+    answers: Answers<Reading, ()>,
     /// `None` if the previous reading is too old.
     marks: Option<DriveMarks>,
 }
 
-impl Watch {
-    /// Answers requests until all handles are gone.
-    fn answer_all(mut self, asked: &Receiver<Request>) {
-        let mut answers = Answers::<Reading, ()>::default();
-        loop {
-            let next = match (answers.is_fresh(), &self.marks) {
-                (true, _) => asked.recv_timeout(FRESH),
-                (false, Some(_)) => asked.recv_timeout(SPAN_MAX),
-                (false, None) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            let request = match next {
-                Ok(request) => request,
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {
-                    if !answers.is_fresh() {
-                        self.marks = None;
-                    }
-                    answers.forget();
-                    continue;
-                }
-            };
-            let Ok(reading) = answers.reading(|| self.read()) else { return };
-            // The client may have disconnected.
-            match request {
-                Request::All(answer) => {
-                    let text = answers.text((), || to_json(&reading.live));
-                    let _ = answer.send(text);
-                }
-                Request::One(name, answer) => {
-                    let _ = answer.send(reading.detail(&name).map(|detail| to_json(&detail)));
-                }
-            }
-        }
+impl Live {
+    pub(crate) fn new(events: Arc<EventLog>, clock: Clock) -> Self {
+        Self { events, clock, answers: Answers::default(), marks: None }
     }
 
-    fn read(&mut self) -> Result<Reading> {
-        let LiveReader { daemon, verdicts, clock, .. } = &self.reader;
-        verdicts.wanted();
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.answers.is_fresh()
+    }
+
+    /// Nobody has asked for a while.
+    pub(crate) fn forget(&mut self) {
+        self.answers.forget();
+    }
+
+    fn read(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Reading> {
         let views = daemon.describe()?;
         let drives = daemon.ask_disks(DiskCommand::Drives)?;
         let disks = daemon.ask_disks(|reply| DiskCommand::List(None, reply))?;
-        let (operations, judged, now) = (daemon.ask_disks(DiskCommand::Operations)?, verdicts.now(), clock.now());
+        let (operations, judged, now) = (daemon.ask_disks(DiskCommand::Operations)?, verdicts.last(), self.clock.now());
         let span = self.marks.as_ref().map(|marks| now - marks.at());
         let span = span.filter(|span| span.0 <= SPAN_MAX.as_nanos() as u64);
         let marks = self.marks.get_or_insert_with(|| DriveMarks::of_nobody(now));
@@ -181,18 +106,38 @@ impl Watch {
             }
         }
         marks.move_on(&views, now, |_| false);
-        let live = Live {
+        let live = api::Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             handover: state_versions::left(),
-            started_at_unix_ms: self.started_at_unix_ms,
+            started_at_unix_ms: self.clock.started_at_unix().as_millis() as u64,
             at_unix_ms: unix_ms(),
             span_ms: span.map(|span| span.0.div_ceil(1_000_000)),
             drives: drives.into_iter().map(|drive| holdings(drive, &disks)).collect(),
             tenants: told,
             operations,
-            events: self.reader.events.last(EVENTS),
+            events: self.events.last(EVENTS),
         };
         Ok(Reading { live, tenants })
+    }
+}
+
+impl Sources {
+    fn live_of_all(&mut self) -> Result<Arc<String>> {
+        let reading = self.live_reading()?;
+        Ok(self.live.answers.text((), || to_json(&reading.live)))
+    }
+
+    /// The inner error: there is no such tenant.
+    fn live_of(&mut self, name: &str) -> Result<Result<String, DiskError>> {
+        Ok(self.live_reading()?.detail(name).map(|detail| to_json(&detail)))
+    }
+
+    fn live_reading(&mut self) -> Result<Arc<Reading>> {
+        self.verdicts.want();
+        let mut answers = std::mem::take(&mut self.live.answers);
+        let reading = answers.reading(|| self.live.read(&self.daemon, &self.verdicts));
+        self.live.answers = answers;
+        reading
     }
 }
 
