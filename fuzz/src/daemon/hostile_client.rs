@@ -5,10 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use arbitrary::Arbitrary;
-use hostile::nvme::{self, Nvme};
-use hostile::virtio::{self, Virtio};
 use nvme_spec::Sqe;
 use rustix::event::{EventfdFlags, eventfd};
+use test_clients::nvme::{self, Nvme};
+use test_clients::rings::Desc;
+use test_clients::virtio::{self, Virtio};
 
 use super::{NVME, Protocol, VIRTIO};
 use crate::descriptors::{Descriptors, Fd};
@@ -175,8 +176,8 @@ impl HostileClient {
         let fds = self.descriptors.open(&fds[..fds.len().min(8)]);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let sent = match &self.client {
-            Some(Client::Nvme(client)) => client.send(bytes, &fds),
-            Some(Client::Virtio(client)) => client.send_raw(bytes, &fds),
+            Some(Client::Nvme(nvme)) => nvme.client.send(bytes, &fds),
+            Some(Client::Virtio(virtio)) => virtio.client.send(bytes, &fds),
             None => Ok(()),
         };
         if sent.is_err() {
@@ -208,8 +209,8 @@ fn act_as_host(client: &mut Nvme, act: &Act) -> std::io::Result<()> {
 fn act_as_driver(client: &mut Virtio, act: &Act) -> std::io::Result<()> {
     match *act {
         Act::Descriptor { index, address, len, flags, next } => {
-            let next = u16::from(next) % virtio::ENTRIES;
-            client.descriptor(0, index.into(), address.value(), len.into(), flags.into(), next)
+            let (flags, next) = (flags.into(), u16::from(next) % virtio::ENTRIES);
+            client.descriptor(0, index.into(), Desc { address: address.value(), len_bytes: len.into(), flags, next })
         }
         Act::Publish { head } => client.publish(head.into()),
         Act::Request { slot, kind, sector, address, sectors } => {

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hostile::nvme::{self, Nvme};
-use hostile::virtio::{self, Virtio};
 use nvme_spec::Sqe;
 use nvme_spec::opcode::admin;
 use rustix::event::{EventfdFlags, eventfd};
+use test_clients::nvme::{self, Nvme};
+use test_clients::virtio::{self, Virtio};
 
 use super::{NVME, Protocol, VIRTIO};
 

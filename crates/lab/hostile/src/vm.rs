@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use load::verify::Verifier;
 use rustix::event::{EventfdFlags, eventfd};
+use test_clients::virtio::{FREE_AT, IN, OUT, RING, Virtio};
 
 use crate::victim::{DRAIN_LIMIT, Plan, RESTART_LIMIT, Shared, UNIT_BYTES};
-use crate::virtio::{FREE_AT, IN, OUT, RING, Virtio};
 
 /// Units that each slot has to itself.
 const UNITS: u64 = 128;
