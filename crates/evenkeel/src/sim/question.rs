@@ -1,10 +1,9 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::{Demand, DemandLoad};
 use planner::{Host, Site, Tenant};
 use policy::PolicyConfig;
 use promises::planning::{Question, undeclared, with_demand};
-use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
+use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant};
 use ssd_model::Profile;
 
 use super::plan;
@@ -31,27 +30,15 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
         vcpus: tenant.vcpus,
         ..undeclared(tenant.terms.class.is_guaranteed())
     };
-    let demand = match &tenant.workload {
-        Workload::Fio(fio) => {
-            let load = DemandLoad::Closed { numjobs: fio.numjobs, iodepth: fio.iodepth };
-            Some(Demand { load, rw: fio.rw.clone() })
-        }
-        Workload::Open(open) => {
-            let load = DemandLoad::Open { rate_iops: open.rate_iops };
-            Some(Demand { load, rw: open.rw.clone() })
-        }
-        _ => None,
-    };
-    match demand {
-        Some(demand) => (with_demand(asked, &demand), false),
+    match &tenant.demand {
+        Some(demand) => (with_demand(asked, demand), false),
         None => (asked, true),
     }
 }
 
 fn scenario_host(host: &ScenarioHost) -> Host {
     let layout = plan::layout(host.layout, PolicyConfig::Passthrough.kind().gives_own_pollers());
-    let costs = plan::costs(host, layout);
-    let (guest, path) = (costs.guest, layout.path(&costs));
+    let (guest, path) = (host.costs.guest, layout.path(&host.costs));
     let ns = |ns: u64| ns as f64;
     Host {
         guest_app_ns: ns(guest.app_ns),
