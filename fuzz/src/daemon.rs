@@ -12,13 +12,18 @@
 mod hostile_client;
 mod victim;
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use config::{Config, Prepared};
 use evenkeeld::daemon::Daemon;
+use rustix::event::{EventfdFlags, eventfd};
 use ssd_model::Profile;
+use test_clients::nvme::Nvme;
+use test_clients::virtio::Virtio;
 
 use hostile_client::{Act, HostileClient};
 use victim::Victim;
@@ -35,6 +40,33 @@ const VIRTIO: &str = "virtio";
 enum Protocol {
     Nvme,
     Virtio,
+}
+
+/// A client that is attached.
+enum Client {
+    Nvme(Nvme),
+    Virtio(Virtio),
+}
+
+impl Client {
+    /// Attaches, up to a running controller or ring, which must always be possible.
+    fn attach(protocol: Protocol, runtime_dir: &Path) -> Self {
+        match protocol {
+            Protocol::Nvme => Self::Nvme(Nvme::start(&runtime_dir.join(NVME), true).expect("it can attach")),
+            Protocol::Virtio => {
+                let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+                let virtio = Virtio::start(&runtime_dir.join(VIRTIO), &[], call.as_fd());
+                Self::Virtio(virtio.expect("it can attach"))
+            }
+        }
+    }
+
+    fn memory(&self) -> &File {
+        match self {
+            Self::Nvme(nvme) => &nvme.memory,
+            Self::Virtio(virtio) => &virtio.memory,
+        }
+    }
 }
 
 #[derive(Debug, Arbitrary)]

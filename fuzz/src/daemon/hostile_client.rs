@@ -1,16 +1,17 @@
 //! A client that does what it likes. It waits for nothing but to be attached.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use arbitrary::Arbitrary;
-use hostile::nvme::{self, Nvme};
-use hostile::virtio::{self, Virtio};
 use nvme_spec::Sqe;
-use rustix::event::{EventfdFlags, eventfd};
+use test_clients::nvme::{self, Nvme};
+use test_clients::rings::Desc;
+use test_clients::virtio::{self, Virtio};
 
-use super::{NVME, Protocol, VIRTIO};
+use super::{Client, Protocol};
 use crate::descriptors::{Descriptors, Fd};
 use crate::{front_end, messages};
 
@@ -101,15 +102,10 @@ impl Address {
     }
 }
 
-enum Client {
-    Nvme(Nvme),
-    Virtio(Virtio),
-}
-
 /// It, and what it holds.
 pub struct HostileClient {
     protocol: Protocol,
-    directory: PathBuf,
+    runtime_dir: PathBuf,
     client: Option<Client>,
     descriptors: Descriptors,
 }
@@ -117,21 +113,13 @@ pub struct HostileClient {
 impl HostileClient {
     /// Not attached yet.
     pub fn new(protocol: Protocol, runtime_dir: &Path) -> Self {
-        let directory = runtime_dir.join(if protocol == Protocol::Nvme { NVME } else { VIRTIO });
-        Self { protocol, directory, client: None, descriptors: Descriptors::new() }
+        Self { protocol, runtime_dir: runtime_dir.to_owned(), client: None, descriptors: Descriptors::new() }
     }
 
     /// Attaches, which must always be possible.
     pub fn attach(&mut self) {
         self.client = None;
-        self.client = Some(match self.protocol {
-            Protocol::Nvme => Client::Nvme(Nvme::start(&self.directory, true).expect("the hostile one can attach")),
-            Protocol::Virtio => {
-                let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-                let virtio = Virtio::start(&self.directory, &[], call.as_fd());
-                Client::Virtio(virtio.expect("the hostile one can attach"))
-            }
-        });
+        self.client = Some(Client::attach(self.protocol, &self.runtime_dir));
     }
 
     /// Does something. The daemon may have closed the connection: then nothing comes of it.
@@ -163,11 +151,8 @@ impl HostileClient {
         }
     }
 
-    fn memory(&self) -> Option<&std::fs::File> {
-        self.client.as_ref().map(|client| match client {
-            Client::Nvme(client) => &client.memory,
-            Client::Virtio(client) => &client.memory,
-        })
+    fn memory(&self) -> Option<&File> {
+        self.client.as_ref().map(Client::memory)
     }
 
     /// Where the daemon takes no more, since nobody reads its answers, the client goes.
@@ -175,8 +160,8 @@ impl HostileClient {
         let fds = self.descriptors.open(&fds[..fds.len().min(8)]);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let sent = match &self.client {
-            Some(Client::Nvme(client)) => client.send(bytes, &fds),
-            Some(Client::Virtio(client)) => client.send_raw(bytes, &fds),
+            Some(Client::Nvme(nvme)) => nvme.client.send(bytes, &fds),
+            Some(Client::Virtio(virtio)) => virtio.client.send(bytes, &fds),
             None => Ok(()),
         };
         if sent.is_err() {
@@ -208,8 +193,8 @@ fn act_as_host(client: &mut Nvme, act: &Act) -> std::io::Result<()> {
 fn act_as_driver(client: &mut Virtio, act: &Act) -> std::io::Result<()> {
     match *act {
         Act::Descriptor { index, address, len, flags, next } => {
-            let next = u16::from(next) % virtio::ENTRIES;
-            client.descriptor(0, index.into(), address.value(), len.into(), flags.into(), next)
+            let (flags, next) = (flags.into(), u16::from(next) % virtio::ENTRIES);
+            client.descriptor(0, index.into(), Desc { address: address.value(), len_bytes: len.into(), flags, next })
         }
         Act::Publish { head } => client.publish(head.into()),
         Act::Request { slot, kind, sector, address, sectors } => {

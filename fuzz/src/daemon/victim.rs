@@ -1,17 +1,15 @@
 //! A client that does what it should, and knows what its disk holds.
 
-use std::os::fd::AsFd;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hostile::nvme::{self, Nvme};
-use hostile::virtio::{self, Virtio};
 use nvme_spec::Sqe;
 use nvme_spec::opcode::admin;
-use rustix::event::{EventfdFlags, eventfd};
+use test_clients::{nvme, virtio};
 
-use super::{NVME, Protocol, VIRTIO};
+use super::{Client, Protocol};
 
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks that are in use.
@@ -23,15 +21,10 @@ const DATA_AT: u64 = virtio::FREE_AT;
 /// Nothing that works takes this long.
 const HANG: Duration = Duration::from_secs(5);
 
-enum Client {
-    Nvme(Nvme),
-    Virtio(Virtio),
-}
-
 /// A client and a model of its disk.
 pub struct Victim {
     protocol: Protocol,
-    directory: std::path::PathBuf,
+    runtime_dir: PathBuf,
     /// None only while it comes back.
     client: Option<Client>,
     /// What was written last, by block; 0: zeros.
@@ -42,9 +35,9 @@ pub struct Victim {
 impl Victim {
     /// Attached, with a disk that is clear.
     pub fn attach(protocol: Protocol, runtime_dir: &Path) -> Self {
-        let directory = runtime_dir.join(if protocol == Protocol::Nvme { NVME } else { VIRTIO });
+        let runtime_dir = runtime_dir.to_owned();
         let generations = vec![0; BLOCKS as usize];
-        let mut this = Self { protocol, directory, client: None, generations, last_generation: 0 };
+        let mut this = Self { protocol, runtime_dir, client: None, generations, last_generation: 0 };
         this.come_back();
         this.clear();
         this
@@ -53,13 +46,7 @@ impl Victim {
     /// Goes, and attaches again.
     pub fn come_back(&mut self) {
         self.client = None;
-        self.client = Some(match self.protocol {
-            Protocol::Nvme => Client::Nvme(Nvme::start(&self.directory, true).expect("it can attach")),
-            Protocol::Virtio => {
-                let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-                Client::Virtio(Virtio::start(&self.directory, &[], call.as_fd()).expect("it can attach"))
-            }
-        });
+        self.client = Some(Client::attach(self.protocol, &self.runtime_dir));
     }
 
     /// A format, if there is one: the tenant's previous client may have chosen another block size.
@@ -117,11 +104,8 @@ impl Victim {
         (0..BLOCK_BYTES / 8).flat_map(|n| word(n).to_le_bytes()).collect()
     }
 
-    fn memory(&self) -> &std::fs::File {
-        match self.client.as_ref().expect("attached") {
-            Client::Nvme(nvme) => &nvme.memory,
-            Client::Virtio(virtio) => &virtio.memory,
-        }
+    fn memory(&self) -> &File {
+        self.client.as_ref().expect("attached").memory()
     }
 
     fn put(&self, data: &[u8]) {

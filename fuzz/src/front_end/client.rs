@@ -1,6 +1,7 @@
 //! The client's side: messages right and wrong.
 
 use arbitrary::Arbitrary;
+use test_clients::vhost::*;
 
 use super::device::{FEATURES, QUEUES};
 use crate::descriptors::Fd;
@@ -9,8 +10,6 @@ use crate::descriptors::Fd;
 const USER: u64 = 0x7f00_0000_0000;
 /// Bytes from one region to the next, and of the file behind each.
 const STRIDE: u64 = 1 << 20;
-const F_PROTOCOL_FEATURES: u64 = 1 << 30;
-const PROTOCOL_FEATURES: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15;
 
 /// A request whose fields are mostly what a sane client would send.
 #[derive(Debug, Arbitrary)]
@@ -164,8 +163,7 @@ impl Message {
     /// Its bytes.
     pub fn encode(&self, need_reply: bool) -> Vec<u8> {
         let (request, payload) = self.payload();
-        let flags = if need_reply { 1 | 1 << 3 } else { 1 };
-        [words(&[request, flags, payload.len() as u32]), payload].concat()
+        message(request, if need_reply { VERSION | NEED_REPLY } else { VERSION }, &payload)
     }
 
     /// The descriptors that belong to it.
@@ -181,58 +179,55 @@ impl Message {
 
     fn payload(&self) -> (u32, Vec<u8>) {
         match self {
-            Self::Get(which) => ([1, 15, 17, 36][usize::from(which % 4)], Vec::new()),
-            Self::SetFeatures(features) => (2, longs(&[features.value(FEATURES | F_PROTOCOL_FEATURES, FEATURES)])),
-            Self::SetProtocolFeatures(features) => (16, longs(&[features.value(PROTOCOL_FEATURES, 1 << 3)])),
-            Self::SetOwner => (3, Vec::new()),
-            Self::ResetOwner => (4, Vec::new()),
-            Self::ResetDevice => (34, Vec::new()),
+            Self::Get(which) => (
+                [GET_FEATURES, GET_PROTOCOL_FEATURES, GET_QUEUE_NUM, GET_MAX_MEM_SLOTS][usize::from(which % 4)],
+                Vec::new(),
+            ),
+            Self::SetFeatures(features) => {
+                (SET_FEATURES, longs(&[features.value(FEATURES | F_PROTOCOL_FEATURES, FEATURES)]))
+            }
+            Self::SetProtocolFeatures(features) => {
+                (SET_PROTOCOL_FEATURES, longs(&[features.value(PROTOCOL_FEATURES, 1 << 3)]))
+            }
+            Self::SetOwner => (SET_OWNER, Vec::new()),
+            Self::ResetOwner => (RESET_OWNER, Vec::new()),
+            Self::ResetDevice => (RESET_DEVICE, Vec::new()),
             Self::SetMemTable(regions) => {
                 let regions: Vec<Vec<u8>> = regions.iter().take(8).map(Region::encode).collect();
-                (5, [words(&[regions.len() as u32, 0]), regions.concat()].concat())
+                (SET_MEM_TABLE, [words(&[regions.len() as u32, 0]), regions.concat()].concat())
             }
-            Self::AddMemReg(region) => (37, [longs(&[0]), region.encode()].concat()),
-            Self::RemMemReg(region) => (38, [longs(&[0]), region.encode()].concat()),
-            Self::SetVringNum { ring, size } => (8, words(&[ring.value(), size.value().into()])),
+            Self::AddMemReg(region) => (ADD_MEM_REG, [longs(&[0]), region.encode()].concat()),
+            Self::RemMemReg(region) => (REM_MEM_REG, [longs(&[0]), region.encode()].concat()),
+            Self::SetVringNum { ring, size } => (SET_VRING_NUM, words(&[ring.value(), size.value().into()])),
             Self::SetVringAddr { ring, desc, used, avail, flags } => {
                 let head = words(&[ring.value(), flags.unwrap_or(0)]);
-                (9, [head, longs(&[desc.value(), used.value(), avail.value(), 0])].concat())
+                (SET_VRING_ADDR, [head, longs(&[desc.value(), used.value(), avail.value(), 0])].concat())
             }
             Self::SetVringBase { ring, base, high } => {
-                (10, words(&[ring.value(), u32::from(*base) | u32::from(high.unwrap_or(0)) << 16]))
+                (SET_VRING_BASE, words(&[ring.value(), u32::from(*base) | u32::from(high.unwrap_or(0)) << 16]))
             }
-            Self::GetVringBase { ring } => (11, words(&[ring.value(), 0])),
+            Self::GetVringBase { ring } => (GET_VRING_BASE, words(&[ring.value(), 0])),
             Self::SetVringFd { which, ring, with_fd } => {
                 let no_fd = if *with_fd { 0 } else { 1 << 8 };
-                (12 + u32::from(which % 3), longs(&[u64::from(ring % 5) | no_fd]))
+                (SET_VRING_KICK + u32::from(which % 3), longs(&[u64::from(ring % 5) | no_fd]))
             }
-            Self::SetVringEnable { ring, value } => (18, words(&[ring.value(), (value % 3).into()])),
-            Self::SetBackendReqFd => (21, Vec::new()),
+            Self::SetVringEnable { ring, value } => (SET_VRING_ENABLE, words(&[ring.value(), (value % 3).into()])),
+            Self::SetBackendReqFd => (SET_BACKEND_REQ_FD, Vec::new()),
             Self::GetConfig { offset, len, lie } => {
                 let head = words(&[(*offset).into(), lie.unwrap_or((*len).into()), 0]);
-                (24, [head, vec![0; usize::from(*len)]].concat())
+                (GET_CONFIG, [head, vec![0; usize::from(*len)]].concat())
             }
             Self::SetConfig { offset, data } => {
-                (25, [words(&[(*offset).into(), data.len() as u32, 0]), data.clone()].concat())
+                (SET_CONFIG, [words(&[(*offset).into(), data.len() as u32, 0]), data.clone()].concat())
             }
-            Self::GetInflightFd { queues, size } => (31, inflight(0, 0, *queues, size)),
-            Self::SetInflightFd { len, offset, queues, size } => {
-                (32, inflight((*len).into(), u64::from(*offset) << 10, *queues, size))
+            Self::GetInflightFd { queues, size } => {
+                (GET_INFLIGHT_FD, inflight(0, 0, u16::from(queues % 6), size.value()))
             }
+            Self::SetInflightFd { len, offset, queues, size } => (
+                SET_INFLIGHT_FD,
+                inflight((*len).into(), u64::from(*offset) << 10, u16::from(queues % 6), size.value()),
+            ),
             Self::Other { request, payload } => ((*request).into(), payload.clone()),
         }
     }
-}
-
-fn inflight(len: u64, offset: u64, queues: u8, size: &Size) -> Vec<u8> {
-    let shorts = [u16::from(queues % 6), size.value(), 0, 0];
-    [longs(&[len, offset]), shorts.iter().flat_map(|short| short.to_ne_bytes()).collect()].concat()
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
 }

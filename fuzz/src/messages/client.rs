@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use arbitrary::Arbitrary;
+use test_clients::vfio::{longs, message, words};
 use vfio_user::wire::{HEADER_BYTES, command};
 
 /// A message whose fields are mostly what a sane client would send.
@@ -111,26 +112,11 @@ fn argsz(how: &Argsz, exact: u32) -> u32 {
     }
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
-}
-
 fn version_payload(major: u16, json: &[u8]) -> Vec<u8> {
     [&major.to_ne_bytes(), &1u16.to_ne_bytes(), json].concat()
 }
 
 const JSON: &[u8] = b"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":1048576,\"pgsizes\":4096}}\0";
-
-fn message(id: u16, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
-    let mut out = [id.to_ne_bytes(), command.to_ne_bytes()].concat();
-    out.extend(words(&[(HEADER_BYTES + payload.len()) as u32, flags, 0]));
-    out.extend_from_slice(payload);
-    out
-}
 
 /// The first message of a sane client.
 pub fn version() -> Vec<u8> {

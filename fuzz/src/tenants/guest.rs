@@ -7,9 +7,10 @@ use bytemuck::Zeroable;
 use guest_memory::{Mapping, MemoryListener};
 use io_model::TenantId;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
-use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::opcode::{create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Reg};
-use nvme_spec::{Cqe, PAGE_BYTES, Sqe};
+use nvme_spec::{PAGE_BYTES, Sqe};
+use test_clients::rings::{Cq, Sq, create_cq, create_sq};
 
 /// A tenant's part of the drive.
 pub const SIZE_BYTES: u64 = 1 << 20;
@@ -32,15 +33,22 @@ impl Interrupts for Wires {
     }
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 struct Pair {
-    tail: u16,
-    head: u16,
+    sq: Sq,
+    cq: Cq,
     /// Completions seen and not given back to the device.
     seen: u16,
-    phase: bool,
     /// Command identifiers that wait for their completion, and whether each is a read.
     open: Vec<(u16, bool)>,
+}
+
+impl Pair {
+    fn new(number: u16) -> Self {
+        let at = PAGE_BYTES * 2 * u64::from(number);
+        let (sq, cq) = (Sq::new(at, ENTRIES, number), Cq::new(at + PAGE_BYTES, ENTRIES));
+        Self { sq, cq, seen: 0, open: Vec::new() }
+    }
 }
 
 pub struct Guest {
@@ -50,14 +58,6 @@ pub struct Guest {
     bells: Arc<Mapping>,
     pairs: Vec<Pair>,
     next_cid: u16,
-}
-
-fn sq_at(queue: u16) -> u64 {
-    PAGE_BYTES * 2 * u64::from(queue)
-}
-
-fn cq_at(queue: u16) -> u64 {
-    sq_at(queue) + PAGE_BYTES
 }
 
 /// Where a command's data goes: one block for each identifier.
@@ -105,7 +105,7 @@ impl Guest {
     /// Starts the driver anew.
     pub fn bring_up(&mut self, controller: &mut Controller<Wires>, listener: &mut dyn MemoryListener) {
         self.ram.write_at(0, &vec![0; RAM_BYTES as usize]).expect("inside");
-        self.pairs = vec![Pair { phase: true, ..Pair::default() }; QUEUES.into()];
+        self.pairs = (0..QUEUES).map(Pair::new).collect();
         controller.dma_unmap_all();
         while controller.take_unmapped(listener).is_some() {}
         assert_eq!(controller.unmaps_pending(), 0, "an idle controller uses memory");
@@ -113,15 +113,13 @@ impl Guest {
         controller.dma_map(0, RAM_BYTES, Some(mapping), listener).expect("nothing is mapped");
         let mut set = |reg: Reg, bytes: &[u8]| controller.bar_write(0, reg.offset(), bytes);
         set(Reg::Aqa, &Aqa::new(ENTRIES - 1, ENTRIES - 1).0.to_le_bytes());
-        set(Reg::Asq, &sq_at(0).to_le_bytes());
-        set(Reg::Acq, &cq_at(0).to_le_bytes());
+        set(Reg::Asq, &self.pairs[0].sq.at.to_le_bytes());
+        set(Reg::Acq, &self.pairs[0].cq.at.to_le_bytes());
         set(Reg::Cc, &Cc::enable_nvm().0.to_le_bytes());
         for queue in 1..QUEUES {
-            let size = u32::from(ENTRIES - 1) << 16 | u32::from(queue);
-            let (cq, sq) = ([cq_at(queue), 0], [sq_at(queue), 0]);
-            self.push(0, Sqe { opc: admin::CREATE_CQ, dptr: cq, cdw10: size, cdw11: 3, ..Sqe::zeroed() });
-            let cdw11 = 1 | u32::from(queue) << 16;
-            self.push(0, Sqe { opc: admin::CREATE_SQ, dptr: sq, cdw10: size, cdw11, ..Sqe::zeroed() });
+            let Pair { sq, cq, .. } = self.pairs[usize::from(queue)];
+            self.push(0, create_cq(queue, ENTRIES, cq.at, create::PC | create::IEN));
+            self.push(0, create_sq(queue, ENTRIES, sq.at, queue));
         }
     }
 
@@ -144,22 +142,14 @@ impl Guest {
         sqe.cid = self.next_cid;
         let pair = &mut self.pairs[usize::from(queue)];
         pair.open.push((sqe.cid, queue > 0 && sqe.opc == nvm::READ));
-        let at = sq_at(queue) + u64::from(pair.tail) * 64;
-        pair.tail = (pair.tail + 1) % ENTRIES;
-        self.ram.write_at(at, bytemuck::bytes_of(&sqe)).expect("inside");
-        self.bells.write_at(8 * u64::from(queue), &u32::from(pair.tail).to_le_bytes()).expect("inside");
+        pair.sq.push(&*self.ram, &sqe).expect("inside");
+        self.bells.write_at(8 * u64::from(queue), &u32::from(pair.sq.tail).to_le_bytes()).expect("inside");
     }
 
     /// Takes note of every completion.
     pub fn look(&mut self) {
         for (queue, pair) in self.pairs.iter_mut().enumerate() {
-            loop {
-                let mut raw = [0; 16];
-                self.ram.read_at(cq_at(queue as u16) + u64::from(pair.head) * 16, &mut raw).expect("inside");
-                let cqe: Cqe = bytemuck::cast(raw);
-                if cqe.phase() != pair.phase {
-                    break;
-                }
+            while let Some(cqe) = pair.cq.take(&*self.ram).expect("inside") {
                 assert_eq!(usize::from(cqe.sqid), queue, "tenant {}: in another queue: {cqe:?}", self.tenant);
                 let at = pair.open.iter().position(|(cid, _)| *cid == cqe.cid);
                 let at = at.unwrap_or_else(|| panic!("tenant {}: nobody waits for {cqe:?}", self.tenant));
@@ -170,8 +160,6 @@ impl Guest {
                     assert!(block == [mark(self.tenant); 512], "tenant {}: another tenant's data", self.tenant);
                 }
                 assert!(queue > 0 || cqe.status().is_success(), "tenant {}: {cqe:?}", self.tenant);
-                pair.head = (pair.head + 1) % ENTRIES;
-                pair.phase ^= pair.head == 0;
                 pair.seen += 1;
                 assert!(pair.seen < ENTRIES, "tenant {}: queue {queue} overflowed", self.tenant);
             }
@@ -182,7 +170,7 @@ impl Guest {
     pub fn consume(&mut self) {
         for (queue, pair) in self.pairs.iter_mut().enumerate() {
             pair.seen = 0;
-            self.bells.write_at(8 * queue as u64 + 4, &u32::from(pair.head).to_le_bytes()).expect("inside");
+            self.bells.write_at(8 * queue as u64 + 4, &u32::from(pair.cq.head).to_le_bytes()).expect("inside");
         }
     }
 

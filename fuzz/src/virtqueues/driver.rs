@@ -1,8 +1,9 @@
 //! What happens, as the fuzzer chooses it, and the requests that a driver builds.
 
 use arbitrary::Arbitrary;
+use test_clients::rings::{Desc, INDIRECT, NEXT, WRITE};
 
-use super::meaning::{INDIRECT, NEXT, Ram, SIZE, WRITE, ring};
+use super::meaning::{Ram, SIZE, ring};
 
 /// One thing that happens.
 #[derive(Debug, Arbitrary)]
@@ -127,36 +128,31 @@ impl Request {
         let base = if self.indirect { table } else { ring(queue).desc };
         for (n, (address, len_bytes, flags)) in pieces.iter().enumerate() {
             let next = if n + 1 < pieces.len() { NEXT } else { 0 };
-            let mut desc = (*address, *len_bytes, flags | next, place(n + 1));
+            let (len_bytes, flags) = (*len_bytes, flags | next);
+            let mut desc = Desc { address: *address, len_bytes, flags, next: place(n + 1) };
             match &self.spoil {
                 Some(Spoil { descriptor, field, value, rare }) if *rare < 64 && usize::from(*descriptor) % 5 == n => {
                     match field % 5 {
-                        0 => desc.0 = u64::from(*value % 0x3_8000),
-                        1 => desc.0 = u64::MAX - u64::from(*value),
-                        2 => desc.1 = *value,
-                        3 => desc.2 = *value as u16,
-                        _ => desc.3 = *value as u16 % (SIZE + 1),
+                        0 => desc.address = u64::from(*value % 0x3_8000),
+                        1 => desc.address = u64::MAX - u64::from(*value),
+                        2 => desc.len_bytes = *value,
+                        3 => desc.flags = *value as u16,
+                        _ => desc.next = *value as u16 % (SIZE + 1),
                     }
                 }
                 _ => {}
             }
-            put(ram, base + 16 * u64::from(place(n)), desc);
+            ram.write(base + 16 * u64::from(place(n)), &desc.bytes());
         }
         if self.indirect {
             let len_bytes = match &self.spoil {
                 Some(spoil) if spoil.rare >= 224 => spoil.value % 100,
                 _ => 16 * pieces.len() as u32,
             };
-            put(ram, ring(queue).desc + 16 * u64::from(head), (table, len_bytes, INDIRECT, 0));
+            let desc = Desc { address: table, len_bytes, flags: INDIRECT, next: 0 };
+            ram.write(ring(queue).desc + 16 * u64::from(head), &desc.bytes());
         }
     }
-}
-
-fn put(ram: &mut Ram, at: u64, (address, len_bytes, flags, next): (u64, u32, u16, u16)) {
-    ram.write(at, &address.to_le_bytes());
-    ram.write(at + 8, &len_bytes.to_le_bytes());
-    ram.write(at + 12, &flags.to_le_bytes());
-    ram.write(at + 14, &next.to_le_bytes());
 }
 
 /// Puts a head into the available ring.

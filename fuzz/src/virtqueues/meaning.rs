@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use guest_memory::{GuestMemory, Mapping};
 use io_model::{Command, Op, TenantId};
+use test_clients::rings::{INDIRECT, NEXT, WRITE};
 
 /// Descriptors in a ring.
 pub const SIZE: u16 = 8;
-/// Descriptor flags.
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
 
 /// Guest memory: two ranges that touch, at guest addresses that are offsets in it plus this.
 const RAM: u64 = 0x1_0000;

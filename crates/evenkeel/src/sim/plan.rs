@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ::sim::workload::{self, Access, Arrivals, Pattern};
+use ::sim::workload::{Replay, Webuser, Workload};
 use ::sim::{self, Contestant, FaultKind, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
@@ -10,7 +10,7 @@ use planner::{Planner, Verdict, drive_figures};
 use policy::{Limits, PolicyConfig, PolicyKind, Terms};
 use promises::drive_profile;
 use rivals::{LabConfig, LabSettings};
-use scenario::{self as file, Scenario, Workload};
+use scenario::{self as file, Scenario};
 use ssd_model::Profile;
 
 use super::question;
@@ -142,8 +142,9 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     let mut runs: Vec<(usize, Run)> = Vec::new();
     let mut alone_of = Vec::new();
     let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
-        (one.terms.class, one.vcpus, one.queues, one.size) == (other.terms.class, other.vcpus, other.queues, other.size)
-            && one.workload == other.workload
+        (one.terms.class, one.vcpus, one.vqs, one.size_bytes)
+            == (other.terms.class, other.vcpus, other.vqs, other.size_bytes)
+            && (&one.workload, &one.trace) == (&other.workload, &other.trace)
     };
     for (index, tenant) in scenario.tenants.iter().enumerate() {
         let known = runs.iter().position(|(first, _)| alike(&scenario.tenants[*first], tenant));
@@ -184,7 +185,7 @@ fn base(
     let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
     sim::Scenario {
         drive_bytes: scenario.drive.size.0,
-        costs: costs(&scenario.host, layout),
+        costs: scenario.host.costs,
         layout,
         best_effort_pollers,
         policy,
@@ -206,39 +207,9 @@ fn starvation_limit(span: Nanos) -> Nanos {
     Nanos(span.0 / 10).clamp(Nanos::from_millis(20), Nanos::from_millis(1_000))
 }
 
-/// What the host's code costs: the layout's own, but for what the scenario says.
-pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
-    let mut costs = sim::HostCosts::default();
-    let own = &host.costs;
-    let set = |cost: &mut u64, own: Option<Nanos>| *cost = own.map_or(*cost, |span| span.0);
-    set(&mut costs.guest.app_ns, own.guest_app);
-    set(&mut costs.guest.submit_ns, own.guest_submit);
-    set(&mut costs.guest.irq_ns, own.guest_irq);
-    set(&mut costs.guest.complete_ns, own.guest_complete);
-    let path = match layout {
-        Layout::Evenkeel | Layout::Mdev | Layout::PerQueue => &mut costs.mediated,
-        Layout::Spdk => &mut costs.spdk,
-        Layout::Virtio => &mut costs.virtio,
-        Layout::SrIov => &mut costs.direct,
-        Layout::K2 => &mut costs.k2,
-    };
-    set(&mut path.pass_ns, own.poller_pass);
-    set(&mut path.look_ns, own.poller_look);
-    set(&mut path.fetch_ns, own.poller_fetch);
-    set(&mut path.complete_ns, own.poller_complete);
-    set(&mut path.doorbell_ns, own.poller_doorbell);
-    set(&mut path.interrupt_ns, own.poller_interrupt);
-    set(&mut path.delivery_ns, own.delivery);
-    set(&mut path.wake_ns, own.wake);
-    set(&mut path.lock_ns, own.lock);
-    costs
-}
-
 /// Where nothing is said of pollers they are not this daemon's.
 fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
-    let own = &host.costs;
-    let is_said = [own.poller_pass, own.poller_fetch, own.poller_complete, own.poller_doorbell, own.poller_interrupt];
-    if !matches!(layout, Layout::Evenkeel | Layout::Mdev | Layout::PerQueue) || is_said.iter().any(Option::is_some) {
+    if host.has_poller_costs || !matches!(layout, Layout::Evenkeel | Layout::Mdev | Layout::PerQueue) {
         return None;
     }
     let path = sim::HostCosts::default().mediated;
@@ -252,41 +223,30 @@ fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
 fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
     let mut traces = Traces::default();
     let mut tenants = Vec::with_capacity(scenario.tenants.len());
-    for (index, tenant) in scenario.tenants.iter().enumerate() {
-        let workload = match &tenant.workload {
-            Workload::Trace(replay) => {
-                let once = traces.get(scenario, index, replay, notes)?;
-                let spans = once.requests.last().is_some_and(|last| last.time_ns > 0);
-                if !spans && replay.looping.is_none() {
-                    let path = replay.path.display();
-                    note(notes, format!("{path}: spans no time, so it is played once and not again from its start"));
-                }
-                workload::Workload::Replay(workload::Replay {
-                    speed: replay.speed,
-                    looping: replay.looping.unwrap_or(spans),
-                    jobs: u32::from(tenant.vcpus),
-                    ..once
-                })
+    for (index, of_file) in scenario.tenants.iter().enumerate() {
+        let mut tenant = of_file.tenant.clone();
+        if let Some(replay) = &of_file.trace {
+            let once = traces.get(scenario, index, replay, notes)?;
+            let spans = once.requests.last().is_some_and(|last| last.time_ns > 0);
+            if !spans && replay.looping.is_none() {
+                let path = replay.path.display();
+                note(notes, format!("{path}: spans no time, so it is played once and not again from its start"));
             }
-            other => simple(other, tenant.vcpus, notes),
-        };
-        workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
-        tenants.push(sim::Tenant {
-            name: tenant.name.clone(),
-            terms: tenant.terms,
-            vcpus: tenant.vcpus,
-            vqs: tenant.queues,
-            queue_priorities: Vec::new(),
-            size_bytes: tenant.size.0,
-            workload,
-        });
+            let (speed, looping, jobs) = (replay.speed, replay.looping.unwrap_or(spans), u32::from(tenant.vcpus));
+            tenant.workload = Workload::Replay(Replay { speed, looping, jobs, ..once });
+        }
+        if matches!(tenant.workload, Workload::Webuser(_)) {
+            Webuser::ASSUMPTIONS[..1].iter().for_each(|assumption| note(notes, format!("webuser: {assumption}")));
+        }
+        tenant.workload.validate(tenant.size_bytes).map_err(|error| scenario.bad_tenant(index, error))?;
+        tenants.push(tenant);
     }
     Ok(tenants)
 }
 
 /// Traces that were read, by what they were read and fitted for: copies of a tenant share one.
 #[derive(Default)]
-struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), workload::Replay>);
+struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), Replay>);
 
 impl Traces {
     fn get(
@@ -295,8 +255,8 @@ impl Traces {
         tenant: usize,
         replay: &file::TraceReplay,
         notes: &mut Vec<String>,
-    ) -> Result<workload::Replay> {
-        let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size.0);
+    ) -> Result<Replay> {
+        let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size_bytes);
         let format = replay.format;
         let key = (replay.path.clone(), format, disk_bytes);
         if let Some(once) = self.0.get(&key) {
@@ -356,53 +316,8 @@ fn irregular(counts: trace::Counts) -> String {
     if found.is_empty() { "nothing irregular in it".into() } else { found.join("; ") }
 }
 
-fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload::Workload {
-    match workload {
-        Workload::Fio(fio) => {
-            workload::Workload::Fio(workload::Fio { jobs: fio.numjobs, iodepth: fio.iodepth, access: access(&fio.rw) })
-        }
-        Workload::Open(open) => {
-            let iops = open.rate_iops.0 as f64;
-            let arrivals = match open.arrival {
-                file::Arrival::Poisson => Arrivals::Poisson { iops },
-                file::Arrival::Constant => Arrivals::Constant { iops },
-                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on, off },
-            };
-            workload::Workload::Open(workload::Open {
-                jobs: open.numjobs,
-                arrivals,
-                access: access(&open.rw),
-                max_outstanding: open.iodepth,
-            })
-        }
-        Workload::Webuser { rate_iops } => {
-            assume(notes, "webuser", &workload::Webuser::ASSUMPTIONS[..1]);
-            let jobs = u32::from(vcpus);
-            let mean_iops = rate_iops.0 as f64;
-            workload::Workload::Webuser(workload::Webuser { jobs, mean_iops, ..workload::Webuser::default() })
-        }
-        Workload::Trace(_) | Workload::Idle => workload::Workload::Idle,
-    }
-}
-
-fn assume(notes: &mut Vec<String>, kind: &str, assumptions: &[&str]) {
-    for assumption in assumptions {
-        note(notes, format!("{kind}: {assumption}"));
-    }
-}
-
 fn note(notes: &mut Vec<String>, note: String) {
     if !notes.contains(&note) {
         notes.push(note);
-    }
-}
-
-fn access(rw: &config::Rw) -> Access {
-    let size = |size: &config::BlockSize| workload::BlockSize { bytes: size.bytes, weight: size.weight };
-    Access {
-        read_percent: rw.read_percent,
-        pattern: if rw.random { Pattern::Random } else { Pattern::Sequential },
-        block_sizes: rw.block_sizes.iter().map(size).collect(),
-        working_set_bytes: rw.working_set.map(|size| size.0),
     }
 }

@@ -1,10 +1,9 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::{Demand, DemandLoad};
 use planner::{Site, Tenant};
 use policy::PolicyConfig;
 use promises::planning::{Question, undeclared, with_demand};
-use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
+use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant};
 use sim::HostCosts;
 use ssd_model::Profile;
 
@@ -32,19 +31,8 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
         vcpus: tenant.vcpus,
         ..undeclared(tenant.terms.class.is_guaranteed())
     };
-    let demand = match &tenant.workload {
-        Workload::Fio(fio) => {
-            let load = DemandLoad::Closed { numjobs: fio.numjobs, iodepth: fio.iodepth };
-            Some(Demand { load, rw: fio.rw.clone() })
-        }
-        Workload::Open(open) => {
-            let load = DemandLoad::Open { rate_iops: open.rate_iops };
-            Some(Demand { load, rw: open.rw.clone() })
-        }
-        _ => None,
-    };
-    match demand {
-        Some(demand) => (with_demand(asked, &demand), false),
+    match &tenant.demand {
+        Some(demand) => (with_demand(asked, demand), false),
         None => (asked, true),
     }
 }
@@ -52,6 +40,5 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
 /// A plan's pollers are mediated ones: they cost what those of the scenario's layout do.
 fn scenario_costs(host: &ScenarioHost) -> HostCosts {
     let layout = plan::layout(host.layout, PolicyConfig::Passthrough.kind().gives_own_pollers());
-    let costs = plan::costs(host, layout);
-    HostCosts { mediated: layout.path(&costs), ..costs }
+    HostCosts { mediated: layout.path(&host.costs), ..host.costs }
 }

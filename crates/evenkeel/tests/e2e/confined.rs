@@ -9,7 +9,7 @@ use std::process::Stdio;
 use nvme_driver::VfioUserDevice;
 
 use hostile::fuse::Stuck;
-use hostile::nvme::Nvme;
+use test_clients::nvme::Nvme;
 
 use crate::harness::{Home, evenkeel, wait_for};
 
@@ -181,7 +181,7 @@ fn a_gate_that_is_killed_while_a_file_hangs_in_it_is_there_again() {
     let daemon = home.serve();
     let keeper = gate_of(daemon.id());
     let evil = Nvme::greet_patiently(&home.runtime_dir().join("evil")).unwrap();
-    evil.leave(&stuck).unwrap();
+    stuck.leave_with(&evil).unwrap();
     daemon.wait_log("evil: client disconnected", 1);
     let killed = children(keeper);
     let [gate] = killed[..] else { panic!("{killed:?}") };

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use api::{Deletion, Rest, api_path};
 use hostile::fuse::Stuck;
-use hostile::nvme::Nvme;
 use nvme_driver::{Data, Status};
+use test_clients::nvme::Nvme;
 
 use crate::guest::pattern;
 use crate::harness::{Home, errors, evenkeel, wait_for};
@@ -277,7 +277,7 @@ fn a_file_that_is_never_closed_keeps_no_keeper_from_dying_nor_another_from_follo
     let mut guest = home.attach("db");
     guest.write(3, &pattern(1, 512)).unwrap();
     let evil = Nvme::greet_patiently(&home.runtime_dir().join("web")).unwrap();
-    evil.leave(&stuck).unwrap();
+    stuck.leave_with(&evil).unwrap();
     daemon.wait_log("web: client disconnected", 1);
     drop(guest);
     // Waits for the process and all of its threads.

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::Duration;
 
-use hostile::virtio::{FREE_AT, IN, OUT, RING, Virtio};
 use rustix::event::{EventfdFlags, eventfd};
+use test_clients::virtio::{FREE_AT, IN, OUT, RING, Virtio};
 
 use crate::guest::pattern;
 use crate::harness::wait_for;

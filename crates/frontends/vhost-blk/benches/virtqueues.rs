@@ -39,6 +39,7 @@ use std::sync::Arc;
 use guest_memory::{GuestMemory, Mapping};
 use io_model::{Fetch, Source};
 use rustix::time::{ClockId, clock_gettime};
+use test_clients::rings::{Desc, Virtqueue};
 use vhost_blk::{Disk, DiskConfig, Queues, RingSetup, inflight_bytes, inflight_region};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
@@ -60,46 +61,34 @@ enum Shape {
 /// A ring in guest memory, and the driver that offers the same requests again and again.
 struct Offer {
     ram: Arc<Mapping>,
-    base: u64,
-    avail_idx: u16,
+    ring: Virtqueue,
 }
 
 impl Offer {
-    fn desc(&self) -> u64 {
-        self.base
-    }
-
-    fn avail(&self) -> u64 {
-        self.base + 0x2000
-    }
-
-    fn used(&self) -> u64 {
-        self.base + 0x3000
-    }
-
     fn write(&self, address: u64, data: &[u8]) {
         self.ram.write_at(address, data).expect("in memory");
     }
 
     fn put(&self, at: u64, address: u64, len_bytes: u32, flags: u16, next: u16) {
-        let raw = [&address.to_le_bytes()[..], &len_bytes.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
-        self.write(at, &raw.concat());
+        self.write(at, &Desc { address, len_bytes, flags, next }.bytes());
     }
 
     fn new(ram: &Arc<Mapping>, base: u64, shape: Shape) -> Self {
-        let this = Self { ram: Arc::clone(ram), base, avail_idx: 0 };
+        let (avail, used) = (base + 0x2000, base + 0x3000);
+        let ring = Virtqueue { size: SIZE, desc: base, avail, used, avail_idx: 0, used_idx: 0 };
+        let this = Self { ram: Arc::clone(ram), ring };
         for n in 0..CHAINS {
             let head = 3 * n;
             let buffers = base + 0x1_0000 + u64::from(n) * 8192;
             // A read of sector 0.
             this.write(buffers, &[0; 16]);
-            let (table, first) = if shape == Shape::Direct { (this.desc(), head) } else { (buffers + 64, 0) };
+            let (table, first) = if shape == Shape::Direct { (this.ring.desc, head) } else { (buffers + 64, 0) };
             let at = |n: u16| table + 16 * u64::from(first + n);
             this.put(at(0), buffers, 16, 1, first + 1);
             this.put(at(1), buffers + 4096, 4096, 3, first + 2);
             this.put(at(2), buffers + 16, 1, 2, 0);
             if shape == Shape::Indirect {
-                this.put(this.desc() + 16 * u64::from(head), table, 48, 4, 0);
+                this.put(this.ring.desc_at(head), table, 48, 4, 0);
             }
         }
         this
@@ -108,13 +97,13 @@ impl Offer {
     /// Offers the next `count` requests, and asks for an interrupt at the last.
     fn offer(&mut self, count: u16) {
         for n in 0..count {
-            let at = self.avail_idx.wrapping_add(n);
+            let at = self.ring.avail_idx.wrapping_add(n);
             let head = 3 * (at % CHAINS);
-            self.write(self.avail() + 4 + 2 * u64::from(at % SIZE), &head.to_le_bytes());
+            self.write(self.ring.avail + 4 + 2 * u64::from(at % SIZE), &head.to_le_bytes());
         }
-        self.avail_idx = self.avail_idx.wrapping_add(count);
-        self.write(self.avail() + 2, &self.avail_idx.to_le_bytes());
-        self.write(self.avail() + 4 + 2 * u64::from(SIZE), &self.avail_idx.wrapping_sub(1).to_le_bytes());
+        self.ring.avail_idx = self.ring.avail_idx.wrapping_add(count);
+        self.write(self.ring.avail + 2, &self.ring.avail_idx.to_le_bytes());
+        self.write(self.ring.avail + 4 + 2 * u64::from(SIZE), &self.ring.avail_idx.wrapping_sub(1).to_le_bytes());
     }
 }
 
@@ -173,9 +162,9 @@ fn start(disk: &Arc<Disk>, memory: GuestMemory, offer: &Offer, log: Option<&Arc<
     queues.set_memory(memory, &mut ()).expect("nobody refuses");
     let setup = RingSetup {
         size: SIZE,
-        desc: offer.desc(),
-        avail: offer.avail(),
-        used: offer.used(),
+        desc: offer.ring.desc,
+        avail: offer.ring.avail,
+        used: offer.ring.used,
         next_avail: 0,
         features: u64::MAX,
         call: None,
@@ -197,16 +186,16 @@ fn measure(regions: u64, shape: Shape, batch: u16) {
     let memory = || our_memory(&fd, regions);
 
     let mut queue = Queue::new(SIZE).expect("a good size");
-    queue.try_set_desc_table_address(GuestAddress(offers[0].desc())).expect("aligned");
-    queue.try_set_avail_ring_address(GuestAddress(offers[0].avail())).expect("aligned");
-    queue.try_set_used_ring_address(GuestAddress(offers[0].used())).expect("aligned");
+    queue.try_set_desc_table_address(GuestAddress(offers[0].ring.desc)).expect("aligned");
+    queue.try_set_avail_ring_address(GuestAddress(offers[0].ring.avail)).expect("aligned");
+    queue.try_set_used_ring_address(GuestAddress(offers[0].ring.used)).expect("aligned");
     queue.set_event_idx(true);
     queue.set_ready(true);
     assert!(queue.is_valid(&theirs));
     let mut pieces = Vec::new();
 
     let (mut own_memory, mut chain) = (memory(), chain::Chain::default());
-    let (desc, avail, used) = (offers[1].desc(), offers[1].avail(), offers[1].used());
+    let (desc, avail, used) = (offers[1].ring.desc, offers[1].ring.avail, offers[1].ring.used);
     let place = ring::Place { size: SIZE, desc, avail, used, event_idx: true };
     let view = place.view(&mut own_memory).expect("in memory");
     let mut own = ring::Ring::new(place, view, 0);

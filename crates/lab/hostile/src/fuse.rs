@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use test_clients::nvme::Nvme;
+use test_clients::vfio::dma_map;
 
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
@@ -69,6 +71,14 @@ impl Stuck {
     pub fn hand_over(&self, send: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         let file = openat(&self.root, "file", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         send(file.as_fd())
+    }
+
+    /// Leaves the file with the process that receives for `client`'s controller.
+    ///
+    /// # Errors
+    /// As [`Stuck::hand_over`].
+    pub fn leave_with(&self, client: &Nvme) -> io::Result<()> {
+        self.hand_over(|fd| client.client.send(&dma_map(1, 3, 0, 1 << 40, 4096), &[fd]))
     }
 }
 

@@ -10,8 +10,9 @@
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |
 //! | [`changes`] | adds, changes and removes disks, namespaces, drives and policies at random, and kills the daemon, while victims verify |
-//! | [`nvme`], [`virtio`] | clients that send anything: vfio-user and NVMe, vhost-user and virtqueues |
 //! | [`fuse`] | a file whose file system never answers |
+//!
+//! Attackers are clients of [`test_clients`], which send anything.
 //!
 //! An attacker holds its means (descriptors, mounts, connections) until it is told to stop. So all that the daemon does
 //! meanwhile, ending included, it does under attack.
@@ -23,11 +24,8 @@ pub mod attacks;
 pub mod changes;
 pub mod fuse;
 pub mod host;
-pub mod nvme;
 pub mod siege;
 pub mod soak;
 pub mod victim;
-pub mod virtio;
 mod vm;
 pub mod watch;
-mod wire;

@@ -14,13 +14,13 @@ use crate::victim::{Figures, Life, Plan, Victim};
 use crate::watch::Watch;
 
 /// The longest that the API may take for an answer.
-pub const API_LIMIT: Duration = Duration::from_millis(100);
+const API_LIMIT: Duration = Duration::from_millis(100);
 /// The longest that a victim's command may take. Generous: a machine of two cores whose neighbours are busy too keeps
 /// threads waiting for tens of milliseconds.
-pub const COMMAND_LIMIT: Duration = Duration::from_millis(500);
+const COMMAND_LIMIT: Duration = Duration::from_millis(500);
 /// The longest that attaching, a few commands and leaving may take: dozens of messages and as many sleeps, on a machine
 /// that is as busy as above.
-pub const NEWCOMER_LIMIT: Duration = Duration::from_secs(10);
+const NEWCOMER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest that the daemon's end may take.
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// How many times the limits a test allows, because a compiler beside it must not decide. `cargo xtask soak` holds the
@@ -40,6 +40,19 @@ pub struct Seen {
     pub api: Duration,
     /// The longest that a newcomer took to attach, work and go.
     pub newcomer: Duration,
+}
+
+impl Seen {
+    /// Victims, newcomers and the API beyond `leeway` times their limits; victims that got nothing done.
+    pub fn problems(&self, leeway: u32) -> Vec<String> {
+        let victims = self.victims.iter().map(|(name, figures)| (*name, figures.longest, COMMAND_LIMIT));
+        let watched = [("API", self.api, API_LIMIT), ("newcomer", self.newcomer, NEWCOMER_LIMIT)];
+        let late = victims.chain(watched).filter(|(_, took, limit)| *took > *limit * leeway);
+        let idle = self.victims.iter().filter(|(_, figures)| figures.commands == 0);
+        late.map(|(name, took, limit)| format!("{name} waited {took:.0?}, {:?} is the limit", limit * leeway))
+            .chain(idle.map(|(name, _)| format!("{name} completed nothing")))
+            .collect()
+    }
 }
 
 /// The victims, and who watches the daemon.
@@ -221,23 +234,11 @@ impl Report {
     /// What is not as it has to be.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.findings.clone();
-        let mut limit = |what: &str, took: Duration, limit: Duration| {
-            let limit = limit * LEEWAY;
-            if took > limit {
-                problems.push(format!("{what}: {took:.1?}, {limit:?} is the limit"));
-            }
-        };
-        for (name, figures) in &self.attacked.victims {
-            limit(&format!("{name}'s longest command"), figures.longest, COMMAND_LIMIT);
-        }
-        limit("the API's longest answer", self.attacked.api, API_LIMIT);
-        limit("the longest newcomer", self.attacked.newcomer, NEWCOMER_LIMIT);
+        problems.extend(self.attacked.problems(LEEWAY));
         match self.shutdown {
-            Some(took) => limit("the daemon's end", took, SHUTDOWN_LIMIT),
+            Some(took) if took <= SHUTDOWN_LIMIT * LEEWAY => {}
+            Some(took) => problems.push(format!("after SIGTERM the daemon took {took:.1?} to end")),
             None => problems.push(format!("after SIGTERM the daemon did not end within {SHUTDOWN_PATIENCE:?}")),
-        }
-        for (name, figures) in self.attacked.victims.iter().filter(|(_, figures)| figures.commands == 0) {
-            problems.push(format!("{name} completed nothing: {figures:?}"));
         }
         if self.closed < LOG_LINES && self.closed as usize != self.log.len() {
             problems.push(format!("{} connections closed, the log says why of {}", self.closed, self.log.len()));

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Field, Outcome, named};
 use crate::host::{CALM, Daemon, Host, NEWCOMER, STEADY, VM, WEB};
-use crate::siege::{API_LIMIT, COMMAND_LIMIT, NEWCOMER_LIMIT, SHUTDOWN_LIMIT, Seen, Victims};
+use crate::siege::{SHUTDOWN_LIMIT, Seen, Victims};
 use crate::victim::Life;
 
 /// An attacker that was told to stop has this long, then it is killed.
@@ -172,7 +172,7 @@ impl Soak<'_> {
     }
 
     fn note(&mut self, names: &[&'static str], fate: Fate, seen: &Seen, ended: Vec<Outcome>, died: bool) {
-        let mut common = late(seen);
+        let mut common = seen.problems(1);
         common.extend(died.then(|| "the daemon ended by itself".to_owned()));
         self.commands += seen.victims.iter().map(|(_, figures)| figures.commands).sum::<u64>();
         let longest = seen.victims.iter().map(|(_, figures)| ms(figures.longest)).fold(0.0, f64::max);
@@ -229,17 +229,6 @@ impl Soak<'_> {
 
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
-}
-
-/// The victims that waited too long.
-fn late(seen: &Seen) -> Vec<String> {
-    let victims = seen.victims.iter().map(|(name, figures)| (*name, figures.longest, COMMAND_LIMIT));
-    let watched = [("API", seen.api, API_LIMIT), ("newcomer", seen.newcomer, NEWCOMER_LIMIT)];
-    let late = victims.chain(watched).filter(|(_, took, limit)| took > limit);
-    let stopped = seen.victims.iter().filter(|(_, figures)| figures.commands == 0);
-    late.map(|(name, took, _)| format!("{name} waited {:.0} ms", ms(took)))
-        .chain(stopped.map(|(name, _)| format!("{name} completed nothing")))
-        .collect()
 }
 
 /// An attack in a process of its own.

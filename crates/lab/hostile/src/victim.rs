@@ -6,22 +6,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
-use load::disk::{Disk, DiskQueue, Done, QueueShape, Request};
+use anyhow::{Context, Result, anyhow};
+use load::disk::{Disk, DiskQueue, QueueShape, Request};
 use load::verify::Verifier;
 use load::{AnyDisk, AnyQueue, Direction, Frontend};
 
 use crate::vm::Vm;
 
 /// Data is stamped in units of this size; a command moves one to four.
-pub(crate) const UNIT_BYTES: u64 = 4096;
+const UNIT_BYTES: u64 = 4096;
 const MAX_UNITS: u64 = 4;
+/// The most that a command moves.
+pub(crate) const MAX_BYTES: u64 = MAX_UNITS * UNIT_BYTES;
 /// The part of the disk that is used: small, so that what was written is soon read.
 const RANGE_BYTES: u64 = 8 << 20;
 /// How long commands in flight may take once nothing new is sent.
-pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// How long a daemon may take to be back.
-pub(crate) const RESTART_LIMIT: Duration = Duration::from_secs(30);
+const RESTART_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a victim does.
 #[derive(Debug, Clone)]
@@ -76,24 +78,24 @@ impl Life {
 
 /// What a victim and its owner share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) stop: AtomicBool,
-    pub(crate) life: Arc<Life>,
-    pub(crate) commands: AtomicU64,
+struct Shared {
+    stop: AtomicBool,
+    life: Arc<Life>,
+    commands: AtomicU64,
     longest_ns: AtomicU64,
     problems: Mutex<Vec<String>>,
 }
 
 impl Shared {
     /// A command that `epoch`'s daemon got took until now at least.
-    pub(crate) fn waited(&self, since: Instant, epoch: u32) {
+    fn waited(&self, since: Instant, epoch: u32) {
         if self.life.up() != Some(epoch) {
             return;
         }
         self.longest_ns.fetch_max(since.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    pub(crate) fn problem(&self, text: String) {
+    fn problem(&self, text: String) {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 }
@@ -113,23 +115,22 @@ impl Victim {
     /// # Errors
     /// It can't attach.
     pub fn start(plan: Plan, life: Arc<Life>) -> Result<Self> {
-        let shared = Arc::new(Shared { life, ..Shared::default() });
-        let name = plan.name;
-        let work = Work::attach(plan, Arc::clone(&shared))?;
-        let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || work.run())?;
-        Ok(Self { name, shared, thread })
+        Self::start_on(Attached::to, plan, life)
     }
 
     /// As [`Victim::start`], over vhost-user alone: goes on with its ring, and what was in flight completes, as a VM
-    /// does. Of the plan's `pause` it takes no notice.
+    /// does.
     ///
     /// # Errors
     /// It can't attach.
     pub fn start_vm(plan: Plan, life: Arc<Life>) -> Result<Self> {
-        let shared = Arc::new(Shared { life, ..Shared::default() });
-        let name = plan.name;
-        let vm = Vm::attach(&plan, Arc::clone(&shared))?;
-        let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || vm.run())?;
+        Self::start_on(Vm::attach, plan, life)
+    }
+
+    fn start_on<L: Lane>(attach: fn(&Plan) -> Result<L>, plan: Plan, life: Arc<Life>) -> Result<Self> {
+        let (name, shared) = (plan.name, Arc::new(Shared { life, ..Shared::default() }));
+        let work = Work::attach(attach, plan, Arc::clone(&shared))?;
+        let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || work.run())?;
         Ok(Self { name, shared, thread })
     }
 
@@ -154,7 +155,7 @@ impl Victim {
 
 /// A command in flight.
 #[derive(Clone, Copy)]
-struct Flight {
+pub(crate) struct Flight {
     start: Instant,
     offset_bytes: u64,
     len_bytes: u64,
@@ -162,33 +163,92 @@ struct Flight {
     generation: Option<u32>,
 }
 
-struct Work {
+/// A connection with one queue, whose commands have tags below the plan's depth and a buffer each.
+pub(crate) trait Lane: Send + 'static {
+    /// The tag of the next command; `None`: the queue is full.
+    fn next_tag(&self, flights: &[Option<Flight>]) -> Option<u16>;
+
+    /// Sends a write of `data`, or a read, without ringing.
+    fn send(&mut self, tag: u16, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) -> Result<()>;
+
+    /// Rings.
+    fn ring(&mut self) -> Result<()>;
+
+    /// Takes what completed.
+    fn take_done(&mut self) -> Result<Vec<(u16, Result<()>)>>;
+
+    /// What a read brought.
+    fn data(&self, tag: u16, out: &mut [u8]) -> Result<()>;
+
+    /// Attaches to the next daemon. `true`: what was in flight completes there.
+    fn attach_again(&mut self, plan: &Plan) -> Result<bool>;
+}
+
+/// An ordinary client, whose commands in flight end with the daemon.
+struct Attached {
+    // The queue goes before the disk does.
+    queue: AnyQueue,
+    _disk: AnyDisk,
+}
+
+impl Attached {
+    fn to(plan: &Plan) -> Result<Self> {
+        let mut disk = AnyDisk::attach(&plan.directory, Frontend::Auto)?;
+        let shape = QueueShape { depth: plan.depth, buffer_bytes: MAX_BYTES, priority: None };
+        let queue = disk.open_queues(&[shape])?.pop().ok_or_else(|| anyhow!("no queue"))?;
+        Ok(Self { queue, _disk: disk })
+    }
+}
+
+impl Lane for Attached {
+    fn next_tag(&self, _flights: &[Option<Flight>]) -> Option<u16> {
+        self.queue.next_tag()
+    }
+
+    fn send(&mut self, tag: u16, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) -> Result<()> {
+        let direction = if data.is_some() { Direction::Write } else { Direction::Read };
+        data.into_iter().for_each(|data| _ = self.queue.buffers().write(tag, data));
+        Ok(self.queue.send(Request { direction, offset_bytes, len_bytes, durable: false })?)
+    }
+
+    fn ring(&mut self) -> Result<()> {
+        Ok(self.queue.ring()?)
+    }
+
+    fn take_done(&mut self) -> Result<Vec<(u16, Result<()>)>> {
+        let mut done = Vec::new();
+        self.queue.poll(&mut |one| done.push((one.tag, one.outcome.map_err(|failure| anyhow!("{failure}")))))?;
+        Ok(done)
+    }
+
+    fn data(&self, tag: u16, out: &mut [u8]) -> Result<()> {
+        self.queue.buffers().read(tag, out).ok_or_else(|| anyhow!("the buffer is too small"))
+    }
+
+    fn attach_again(&mut self, plan: &Plan) -> Result<bool> {
+        *self = Self::to(plan)?;
+        Ok(false)
+    }
+}
+
+struct Work<L> {
     plan: Plan,
     shared: Arc<Shared>,
     epoch: u32,
     random: fastrand::Rng,
     verifier: Verifier,
     flights: Vec<Option<Flight>>,
-    // The queue goes before the disk does.
-    queue: AnyQueue,
-    disk: AnyDisk,
+    lane: L,
 }
 
-fn attach(plan: &Plan) -> Result<(AnyQueue, AnyDisk)> {
-    let mut disk = AnyDisk::attach(&plan.directory, Frontend::Auto)?;
-    let shape = QueueShape { depth: plan.depth, buffer_bytes: MAX_UNITS * UNIT_BYTES, priority: None };
-    let queue = disk.open_queues(&[shape])?.pop().ok_or_else(|| anyhow!("no queue"))?;
-    Ok((queue, disk))
-}
-
-impl Work {
-    fn attach(plan: Plan, shared: Arc<Shared>) -> Result<Self> {
+impl<L: Lane> Work<L> {
+    fn attach(attach: fn(&Plan) -> Result<L>, plan: Plan, shared: Arc<Shared>) -> Result<Self> {
         let epoch = shared.life.epoch.load(Relaxed);
-        let (queue, disk) = attach(&plan)?;
+        let lane = attach(&plan)?;
         let verifier = Verifier::new(plan.seed, UNIT_BYTES, 0, RANGE_BYTES, false);
         let flights = vec![None; plan.depth.into()];
         let random = fastrand::Rng::with_seed(plan.seed);
-        Ok(Self { plan, shared, epoch, random, verifier, flights, queue, disk })
+        Ok(Self { plan, shared, epoch, random, verifier, flights, lane })
     }
 
     /// Returns how many units were checked.
@@ -240,53 +300,49 @@ impl Work {
     }
 
     fn fill(&mut self) -> Result<()> {
-        while self.queue.next_tag().is_some() {
+        while self.lane.next_tag(&self.flights).is_some() {
             let units = self.random.u64(1..=MAX_UNITS);
             let offset_bytes = self.random.u64(0..=RANGE_BYTES / UNIT_BYTES - units) * UNIT_BYTES;
-            let direction = if self.random.bool() { Direction::Write } else { Direction::Read };
-            self.send(direction, offset_bytes, units * UNIT_BYTES)?;
+            let is_write = self.random.bool();
+            self.send(is_write, offset_bytes, units * UNIT_BYTES)?;
         }
-        Ok(self.queue.ring()?)
+        self.lane.ring()
     }
 
     /// Sends a command, unless another one is in its way.
-    fn send(&mut self, direction: Direction, offset_bytes: u64, len_bytes: u64) -> Result<()> {
-        let tag = self.queue.next_tag().ok_or_else(|| anyhow!("the queue is full"))?;
-        let is_write = direction == Direction::Write;
+    fn send(&mut self, is_write: bool, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+        let tag = self.lane.next_tag(&self.flights).ok_or_else(|| anyhow!("the queue is full"))?;
         if !self.verifier.claim(offset_bytes, len_bytes, is_write) {
             return Ok(());
         }
-        let generation = is_write.then(|| {
-            let mut data = vec![0; len_bytes as usize];
-            let generation = self.verifier.stamp(offset_bytes, &mut data);
-            self.queue.buffers().write(tag, &data);
-            generation
-        });
+        let mut data = is_write.then(|| vec![0; len_bytes as usize]);
+        let generation = data.as_mut().map(|data| self.verifier.stamp(offset_bytes, data));
         self.flights[usize::from(tag)] = Some(Flight { start: Instant::now(), offset_bytes, len_bytes, generation });
-        Ok(self.queue.send(Request { direction, offset_bytes, len_bytes, durable: false })?)
+        self.lane.send(tag, offset_bytes, len_bytes, data.as_deref())
     }
 
-    fn reap(&mut self) -> Result<u32> {
-        let mut completed = Vec::new();
-        let reaped = self.queue.poll(&mut |done: Done| completed.push(done))?;
-        for done in completed {
-            let flight = self.flights[usize::from(done.tag)].take().ok_or_else(|| anyhow!("a stray completion"))?;
-            self.completed(done, flight)?;
+    /// Takes what completed; returns how many commands that were.
+    fn reap(&mut self) -> Result<usize> {
+        let done = self.lane.take_done()?;
+        let count = done.len();
+        for (tag, outcome) in done {
+            let flight = self.flights.get_mut(usize::from(tag)).and_then(Option::take);
+            self.completed(tag, outcome, flight.ok_or_else(|| anyhow!("a stray completion"))?)?;
         }
         self.flights.iter().flatten().for_each(|flight| self.shared.waited(flight.start, self.epoch));
-        Ok(reaped)
+        Ok(count)
     }
 
-    fn completed(&mut self, done: Done, flight: Flight) -> Result<()> {
+    fn completed(&mut self, tag: u16, outcome: Result<()>, flight: Flight) -> Result<()> {
         let Flight { start, offset_bytes, len_bytes, generation } = flight;
         self.shared.waited(start, self.epoch);
         self.shared.commands.fetch_add(1, Relaxed);
-        done.outcome.map_err(|failure| anyhow!("a command failed: {failure}"))?;
+        outcome.context("a command failed")?;
         if generation.is_some() {
             self.verifier.written(offset_bytes, len_bytes, generation);
         } else {
             let mut data = vec![0; len_bytes as usize];
-            self.queue.buffers().read(done.tag, &mut data);
+            self.lane.data(tag, &mut data)?;
             self.verifier.was_read(offset_bytes, len_bytes, Some(&data));
         }
         Ok(())
@@ -307,33 +363,38 @@ impl Work {
 
     /// Reads everything of which something is known.
     fn read_all(&mut self) -> Result<()> {
-        for offset_bytes in (0..RANGE_BYTES).step_by((MAX_UNITS * UNIT_BYTES) as usize) {
-            if self.queue.next_tag().is_none() {
+        for offset_bytes in (0..RANGE_BYTES).step_by(MAX_BYTES as usize) {
+            if self.lane.next_tag(&self.flights).is_none() {
                 self.drain()?;
             }
-            self.send(Direction::Read, offset_bytes, MAX_UNITS * UNIT_BYTES)?;
-            self.queue.ring()?;
+            self.send(false, offset_bytes, MAX_BYTES)?;
+            self.lane.ring()?;
         }
         self.drain()
     }
 
-    /// To the next daemon. What was in flight may have happened or not.
+    /// To the next daemon. Nobody measures how long it took to be there.
     fn attach_again(&mut self) -> Result<()> {
         self.epoch = self.shared.life.epoch.load(Relaxed);
+        let start = Instant::now();
+        let goes_on = loop {
+            match self.lane.attach_again(&self.plan) {
+                Ok(goes_on) => break goes_on,
+                Err(error) if start.elapsed() > RESTART_LIMIT => return Err(error.context("after a restart")),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        if goes_on {
+            self.flights.iter_mut().flatten().for_each(|flight| flight.start = Instant::now());
+            return Ok(());
+        }
+        // What was in flight may have happened or not.
         for flight in self.flights.iter_mut().filter_map(Option::take) {
             match flight.generation {
                 Some(generation) => self.verifier.unsettled(flight.offset_bytes, flight.len_bytes, generation),
                 None => self.verifier.was_read(flight.offset_bytes, flight.len_bytes, None),
             }
         }
-        let start = Instant::now();
-        (self.queue, self.disk) = loop {
-            match attach(&self.plan) {
-                Ok(attached) => break attached,
-                Err(error) if start.elapsed() > RESTART_LIMIT => return Err(error.context("after a restart")),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! The scenario file of a simulation: drive, host, policies, tenants with workloads, faults.
 //!
 //! [`Scenario::load`] reports every problem with its line and its remedy, like the daemon's file, with which it shares
-//! sections ([`config::reading`]). It reads no other file: traces and drive profiles are only paths here. Faults,
-//! layouts and forms of traces are the simulator's own types.
+//! sections ([`config::reading`]). It reads no other file: traces and drive profiles are only paths here. Tenants,
+//! workloads, faults, layouts and costs are the simulator's own types.
 //!
 //! | module | |
 //! | --- | --- |
@@ -20,6 +20,6 @@ mod rules;
 mod scenario;
 mod workload;
 
-pub use host::HostCosts;
-pub use scenario::{Drive, Host, Run, Scenario, ScenarioTenant};
-pub use workload::{Arrival, Fio, Open, TraceReplay, Workload};
+pub use host::Host;
+pub use scenario::{Drive, Run, Scenario, ScenarioTenant};
+pub use workload::TraceReplay;

@@ -18,7 +18,7 @@ use crate::fault::{self, FaultDraft};
 use crate::host;
 use crate::policies::{self, policy_name, policy_with_defaults, read_policy};
 use crate::rules::{self, TenantDraft};
-use crate::workload::{self, Workload};
+use crate::workload::{self, Work};
 use crate::{Drive, Run, Scenario};
 
 const SCENARIO: Schema = &[
@@ -107,7 +107,7 @@ pub(crate) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
         let remedy = "please report it with the file";
         return Err(ConfigErrors::one(&source.file, "can't be used, and no check says why", remedy));
     };
-    let asked = tenants.iter().map(|tenant| tenant.size.0).fold(0, u64::saturating_add);
+    let asked = tenants.iter().map(|tenant| tenant.size_bytes).fold(0, u64::saturating_add);
     let default = Size(DRIVE_DEFAULT.0.max(asked));
     let drive = Drive { size: draft.drive_size.map_or(default, Spanned::into_inner), ..drive };
     let fault_marks = draft.faults.into_iter().map(|fault| fault.span).collect();
@@ -252,8 +252,8 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     };
     let no_client = ("a scenario's tenants ask for none", "write urgent, high, medium or low");
     let terms = read_terms(sink, &section, rules, Some(no_client));
-    let workload = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
-    TenantDraft { span, name, copies, terms, vcpus, queues, size, workload }
+    let work = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
+    TenantDraft { span, name, copies, terms, vcpus, queues, size, work }
 }
 
 fn read_workload(
@@ -261,7 +261,7 @@ fn read_workload(
     tenant: &Section<'_, '_>,
     vcpus: u16,
     disk: Option<&Spanned<Size>>,
-) -> Option<Workload> {
+) -> Option<Work> {
     if tenant.lacks("workload") {
         let remedy = "add a [tenant.workload] section with kind = \"fio\" and rw = \"randread\", or kind = \"idle\"";
         sink.maybe_at(tenant.span.as_ref(), format!("{} has no workload", tenant.label), remedy);
@@ -275,11 +275,7 @@ fn read_workload(
     let label = format!("the workload of {}", tenant.label);
     let section = Section::new(SCENARIO, &label, workload::KEYS, Some(key.span()), Some(table));
     let found = workload::read(sink, &section, vcpus)?;
-    let used = match &found {
-        Workload::Fio(fio) => fio.rw.working_set,
-        Workload::Open(open) => open.rw.working_set,
-        _ => None,
-    };
+    let used = found.demand.as_ref().and_then(|demand| demand.rw.working_set);
     let disk = disk.map(|disk| *disk.get_ref());
     if let (Some(used), Some(disk), Some((_, value))) = (used, disk, section.entry("size"))
         && used > disk

@@ -12,9 +12,10 @@ use rivals::LabSettings;
 use sim::Fault;
 use toml::Spanned;
 
+use crate::ScenarioTenant;
 use crate::fault::KindDraft;
 use crate::read::Draft;
-use crate::{ScenarioTenant, Workload};
+use crate::workload::Work;
 
 /// A tenant as far as it could be read.
 pub(crate) struct TenantDraft {
@@ -25,7 +26,7 @@ pub(crate) struct TenantDraft {
     pub vcpus: Option<u16>,
     pub queues: Option<u16>,
     pub size: Option<Spanned<Size>>,
-    pub workload: Option<Workload>,
+    pub work: Option<Work>,
 }
 
 /// Notes every problem in `sink`; gives the tenants with their copies, the faults, and the warnings.
@@ -93,28 +94,33 @@ fn sizes(sink: &mut Sink<'_>, draft: &Draft) {
 /// Every copy of every tenant that could be read whole.
 fn tenants(drafts: &[TenantDraft]) -> Vec<ScenarioTenant> {
     let whole = |draft: &TenantDraft| {
-        Some(ScenarioTenant {
-            name: draft.name.as_ref()?.get_ref().clone(),
+        let Work { workload, demand, trace } = draft.work.clone()?;
+        let name = draft.name.as_ref()?;
+        let tenant = sim::Tenant {
+            name: name.get_ref().clone(),
             terms: draft.terms.finish()?,
             vcpus: draft.vcpus?,
-            queues: draft.queues?,
-            size: *draft.size.as_ref()?.get_ref(),
-            workload: draft.workload.clone()?,
-            mark: draft.name.as_ref()?.span(),
-        })
+            vqs: draft.queues?,
+            queue_priorities: Vec::new(),
+            size_bytes: draft.size.as_ref()?.get_ref().0,
+            workload,
+        };
+        Some(ScenarioTenant { tenant, demand, trace, mark: name.span() })
     };
     let copies = |draft: &TenantDraft| {
         let (whole, copies) = (whole(draft), draft.copies.unwrap_or(1));
-        whole.into_iter().flat_map(move |tenant| {
-            (1..=copies)
-                .map(move |number| ScenarioTenant { name: copy_name(&tenant.name, copies, number), ..tenant.clone() })
+        whole.into_iter().flat_map(move |first| {
+            (1..=copies).map(move |number| {
+                let name = copy_name(&first.name, copies, number);
+                ScenarioTenant { tenant: sim::Tenant { name, ..first.tenant.clone() }, ..first.clone() }
+            })
         })
     };
     drafts.iter().flat_map(copies).collect()
 }
 
 fn room(sink: &mut Sink<'_>, draft: &Draft, tenants: &[ScenarioTenant]) {
-    let asked: u128 = tenants.iter().map(|tenant| u128::from(tenant.size.0)).sum();
+    let asked: u128 = tenants.iter().map(|tenant| u128::from(tenant.size_bytes)).sum();
     let shown = |bytes: u128| u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |b| Size(b).to_string());
     let remedy = "make tenants smaller, or the drive larger";
     match &draft.drive_size {

@@ -1,22 +1,21 @@
 //! The checked values.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 use config::reading::{Sink, Text, read_text};
-use config::{ConfigErrors, Problem, Profile};
+use config::{ConfigErrors, Demand, Problem, Profile};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::Terms;
 use rivals::LabSettings;
-use sim::{Fault, Layout};
+use sim::Fault;
 
-use crate::host::HostCosts;
+use crate::host::Host;
 use crate::read;
-use crate::workload::Workload;
+use crate::workload::TraceReplay;
 
 /// A scenario that holds together.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Scenario {
     /// The modelled drive.
     pub drive: Drive,
@@ -52,18 +51,6 @@ pub struct Drive {
     pub(crate) profile_mark: Option<Range<usize>>,
 }
 
-/// How pollers are shared, and what their code costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Host {
-    /// The virtualization system.
-    pub layout: Layout,
-    /// Pollers for best-effort tenants under [`Layout::Evenkeel`], which are spread over them in turn: 1 to 64.
-    /// Policies that take one poller have one.
-    pub best_effort_pollers: u16,
-    /// Costs that differ from the layout's own.
-    pub costs: HostCosts,
-}
-
 /// How long, and from which seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
@@ -77,23 +64,25 @@ pub struct Run {
     pub alone: bool,
 }
 
-/// One consumer with its own virtual disk.
-#[derive(Debug, Clone, PartialEq)]
+/// One consumer with its own virtual disk: a tenant of the simulator, with what the file says beyond that.
+#[derive(Debug, Clone)]
 pub struct ScenarioTenant {
-    /// As a tenant of the daemon; copies are `name-1`, `name-2`, …
-    pub name: String,
-    /// What it is promised and held to; its priority is its own, not its queues'.
-    pub terms: Terms,
-    /// CPUs of the guest, 1 to 1024.
-    pub vcpus: u16,
-    /// Its queues, 1 to 127.
-    pub queues: u16,
-    /// Its disk: a multiple of [`RANGE_STEP_BYTES`](config::RANGE_STEP_BYTES), above 0.
-    pub size: Size,
-    /// What it does.
-    pub workload: Workload,
+    /// Its disk is a multiple of [`RANGE_STEP_BYTES`](config::RANGE_STEP_BYTES), above 0. Copies are `name-1`, …
+    pub tenant: sim::Tenant,
+    /// The workload as a demand; `None`: it has no figures before it has run.
+    pub demand: Option<Demand>,
+    /// What is to be replayed: the workload is idle until this was read.
+    pub trace: Option<TraceReplay>,
     /// Copies have their first's place in the file.
     pub(crate) mark: Range<usize>,
+}
+
+impl Deref for ScenarioTenant {
+    type Target = sim::Tenant;
+
+    fn deref(&self) -> &sim::Tenant {
+        &self.tenant
+    }
 }
 
 impl Scenario {

@@ -2,72 +2,27 @@
 
 use std::path::PathBuf;
 
-use config::Rw;
 use config::reading::{
     DEPTHS, Section, Sink, THREADS, arrivals, beside, boolean, choice, fraction, integer, list, or, read_rw, span_in,
     text,
 };
+use config::{Demand, DemandLoad, Rw};
 use io_model::Nanos;
 use io_model::units::Rate;
+use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Webuser, Workload};
 
 /// What a tenant's application does.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Workload {
-    /// A closed loop: each I/O that ends is followed by another.
-    Fio(Fio),
-    /// An open loop: arrivals come whether or not the last I/O ended.
-    Open(Open),
-    /// A block trace.
-    Trace(TraceReplay),
-    /// A synthetic stand-in for the *webusers* trace.
-    Webuser {
-        /// Its mean rate.
-        rate_iops: Rate,
-    },
-    /// Nothing.
-    Idle,
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub workload: Workload,
+    pub demand: Option<Demand>,
+    pub trace: Option<TraceReplay>,
 }
 
-/// A closed loop.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fio {
-    /// Threads, 1 to 1024.
-    pub numjobs: u32,
-    /// I/Os that each keeps outstanding, 1 to 65536.
-    pub iodepth: u32,
-    /// What.
-    pub rw: Rw,
-}
-
-/// An open loop.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Open {
-    /// Threads that share the arrivals, 1 to 1024.
-    pub numjobs: u32,
-    /// I/Os that each may have outstanding before arrivals wait, 1 to 65536.
-    pub iodepth: u32,
-    /// The mean rate; of bursts: while they last.
-    pub rate_iops: Rate,
-    /// When.
-    pub arrival: Arrival,
-    /// What.
-    pub rw: Rw,
-}
-
-/// When I/Os arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
-    /// Independent of each other.
-    Poisson,
-    /// At equal gaps.
-    Constant,
-    /// Poisson arrivals in bursts.
-    OnOff {
-        /// How long a burst lasts; above 0.
-        on: Nanos,
-        /// How long the pause after it.
-        off: Nanos,
-    },
+impl Work {
+    fn of(workload: Workload) -> Self {
+        Self { workload, demand: None, trace: None }
+    }
 }
 
 /// A block trace.
@@ -112,7 +67,7 @@ pub(crate) const KEYS: &[&str] = &[
 ];
 
 /// `vcpus`: an open loop has a thread for each, unless it says otherwise.
-pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Workload> {
+pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Work> {
     section.reject_unknown(sink);
     let words = KINDS.map(|(kind, _)| (kind, kind));
     let names: Vec<&str> = KINDS.iter().skip(1).map(|(kind, _)| *kind).collect();
@@ -123,22 +78,44 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -
         section.forbid(sink, key, &format!("a workload of kind {kind:?} has none"), "remove it, or change the kind");
     }
     match kind {
-        "fio" => read_fio(sink, section).map(Workload::Fio),
-        "open" => read_open(sink, section, vcpus).map(Workload::Open),
-        "trace" => read_trace(sink, section).map(Workload::Trace),
-        "webuser" => Some(Workload::Webuser { rate_iops: or(sink, section, "rate_iops", Rate(4_000), arrivals)? }),
-        _ => Some(Workload::Idle),
+        "fio" => read_fio(sink, section),
+        "open" => read_open(sink, section, vcpus),
+        "trace" => {
+            let trace = read_trace(sink, section)?;
+            Some(Work { trace: Some(trace), ..Work::of(Workload::Idle) })
+        }
+        "webuser" => {
+            let mean_iops = or(sink, section, "rate_iops", Rate(4_000), arrivals)?.0 as f64;
+            Some(Work::of(Workload::Webuser(Webuser { jobs: vcpus.into(), mean_iops, ..Webuser::default() })))
+        }
+        _ => Some(Work::of(Workload::Idle)),
     }
 }
 
-fn read_fio(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fio> {
+fn access(rw: &Rw) -> Access {
+    Access {
+        read_percent: rw.read_percent,
+        pattern: if rw.random { Pattern::Random } else { Pattern::Sequential },
+        block_sizes: rw
+            .block_sizes
+            .iter()
+            .map(|&config::BlockSize { bytes, weight }| BlockSize { bytes, weight })
+            .collect(),
+        working_set_bytes: rw.working_set.map(|size| size.0),
+    }
+}
+
+fn read_fio(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Work> {
     let rw = read_rw(sink, section);
     let numjobs = or(sink, section, "numjobs", 1, integer(THREADS));
     let iodepth = or(sink, section, "iodepth", 1, integer(DEPTHS));
-    Some(Fio { numjobs: numjobs?, iodepth: iodepth?, rw: rw? })
+    let (numjobs, iodepth, rw) = (numjobs?, iodepth?, rw?);
+    let workload = Workload::Fio(Fio { jobs: numjobs, iodepth, access: access(&rw) });
+    let load = DemandLoad::Closed { numjobs, iodepth };
+    Some(Work { demand: Some(Demand { load, rw }), ..Work::of(workload) })
 }
 
-fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Open> {
+fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Work> {
     let rw = read_rw(sink, section);
     let numjobs = or(sink, section, "numjobs", vcpus.into(), integer(THREADS));
     let iodepth = or(sink, section, "iodepth", 4096, integer(DEPTHS));
@@ -150,18 +127,23 @@ fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Opti
             section.forbid(sink, key, "only on-off arrivals have bursts", "add arrival = \"on-off\", or remove it");
         }
     }
-    let arrival = match arrival {
-        0 => Arrival::Poisson,
-        1 => Arrival::Constant,
-        _ => {
-            let spans = |min| span_in(Nanos(min)..=Nanos(3_600_000_000_000));
-            let on = section.require(sink, "on", "add on = \"100ms\" (how long a burst lasts)", spans(1_000));
-            let off = section.require(sink, "off", "add off = \"400ms\" (how long the pause after it)", spans(0));
-            Arrival::OnOff { on: on?.into_inner(), off: off?.into_inner() }
-        }
+    let burst = if arrival == 2 {
+        let spans = |min| span_in(Nanos(min)..=Nanos(3_600_000_000_000));
+        let on = section.require(sink, "on", "add on = \"100ms\" (how long a burst lasts)", spans(1_000));
+        let off = section.require(sink, "off", "add off = \"400ms\" (how long the pause after it)", spans(0));
+        Some((on?.into_inner(), off?.into_inner()))
+    } else {
+        None
     };
-    let rate_iops = rate_iops?.into_inner();
-    Some(Open { numjobs: numjobs?, iodepth: iodepth?, rate_iops, arrival, rw: rw? })
+    let (rate_iops, rw) = (rate_iops?.into_inner(), rw?);
+    let iops = rate_iops.0 as f64;
+    let arrivals = match (burst, arrival) {
+        (Some((on, off)), _) => Arrivals::Bursts { iops, on, off },
+        (None, 0) => Arrivals::Poisson { iops },
+        (None, _) => Arrivals::Constant { iops },
+    };
+    let workload = Workload::Open(Open { jobs: numjobs?, arrivals, access: access(&rw), max_outstanding: iodepth? });
+    Some(Work { demand: Some(Demand { load: DemandLoad::Open { rate_iops }, rw }), ..Work::of(workload) })
 }
 
 fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceReplay> {

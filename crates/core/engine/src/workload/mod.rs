@@ -37,7 +37,7 @@ pub use webuser::Webuser;
 use crate::Job;
 
 /// What one tenant's guest runs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
     /// A closed loop with a depth.
     Fio(Fio),

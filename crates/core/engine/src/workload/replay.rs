@@ -25,7 +25,7 @@ impl Request {
 
 /// Replays a trace as an open loop: each request arrives when the trace says, whether or not those before it ended,
 /// and its latency counts from then.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
     /// What to replay; it must fit on the disk.
     pub requests: Arc<[Request]>,

@@ -13,8 +13,9 @@ use nvme_spec::opcode::{admin, dsm, nvm};
 use nvme_spec::regs::{Cap, Cc, Reg};
 use nvme_spec::vendor::{FID_QUANTA, Quanta, SIGNATURE};
 use nvme_spec::{Cqe, Sqe, Status};
+use test_clients::rings::Sq;
 
-use crate::host::{Host, RAM_BYTES, RAM_IOVA, Rings, config, flush, rw};
+use crate::host::{Host, RAM_BYTES, RAM_IOVA, config, flush, rw};
 
 /// The VQ that all I/O queues are.
 const TOGETHER: u16 = 1;
@@ -322,7 +323,7 @@ fn queues_come_and_go_between_the_others_commands() {
     let create = Sqe { cdw11: create.cdw11 | u32::from(QPRIO_URGENT) << 1, ..create };
     assert_eq!(execute(&mut host, create).status(), Status::SUCCESS);
     assert_eq!(host.controller.live_vqs(), 0b11);
-    host.sqs.insert(3, Rings { sq: create.dptr[0], cqid: 2, entries: 64, tail: 0 });
+    host.sqs.insert(3, Sq::new(create.dptr[0], 64, 2));
     fill(&mut host, 3, 5, flush());
     assert_eq!(order(&mut host, 5), [3; 5]);
     // A deleted one is not served, even if it had commands at the last look.

@@ -4,6 +4,7 @@
 mod rig;
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,9 +15,10 @@ use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId
 use nvme_controller::{
     ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, Part, StateError, journal_bytes,
 };
-use nvme_spec::opcode::{admin, create, nvm};
+use nvme_spec::opcode::{create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
+use test_clients::rings::{Cq, Memory, Sq, create_cq, create_sq};
 
 use self::rig::Rig;
 
@@ -91,19 +93,17 @@ pub fn config() -> ControllerConfig {
     }
 }
 
-/// One ring pair as the host sees it.
-pub struct Rings {
-    pub sq: u64,
-    pub cqid: u16,
-    pub entries: u16,
-    pub tail: u16,
-}
+/// Guest memory by its addresses.
+struct Ram<'a>(&'a Mapping);
 
-pub struct CqSide {
-    pub head: u16,
-    pub phase: bool,
-    pub entries: u16,
-    pub iova: u64,
+impl Memory for Ram<'_> {
+    fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(address - RAM_IOVA, out)
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(address - RAM_IOVA, data)
+    }
 }
 
 pub struct Host {
@@ -115,8 +115,8 @@ pub struct Host {
     pub doorbells: Arc<Mapping>,
     /// What outlives the controller.
     pub journal: Option<Arc<Mapping>>,
-    pub sqs: HashMap<u16, Rings>,
-    pub cqs: HashMap<u16, CqSide>,
+    pub sqs: HashMap<u16, Sq>,
+    pub cqs: HashMap<u16, Cq>,
     pub in_flight: Vec<(Token, Command, IoBuf)>,
     pub disk: Vec<u8>,
     /// Device commands in the order they were fetched.
@@ -267,43 +267,31 @@ impl Host {
         self.shadow = None;
         self.sqs.clear();
         self.cqs.clear();
-        self.sqs.insert(0, Rings { sq, cqid: 0, entries, tail: 0 });
-        self.cqs.insert(0, CqSide { head: 0, phase: true, entries, iova: cq });
+        self.sqs.insert(0, Sq::new(sq, entries, 0));
+        self.cqs.insert(0, Cq::new(cq, entries));
         (sq, cq)
     }
 
     /// The completion queue that a command made.
     pub fn track_cq(&mut self, sqe: &Sqe) {
         let (qid, entries) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16 + 1);
-        self.cqs.insert(qid, CqSide { head: 0, phase: true, entries, iova: sqe.dptr[0] });
+        self.cqs.insert(qid, Cq::new(sqe.dptr[0], entries));
     }
 
     /// The submission queue that a command made.
     pub fn track_sq(&mut self, sqe: &Sqe) {
         let (qid, entries, cqid) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16 + 1, (sqe.cdw11 >> 16) as u16);
-        self.sqs.insert(qid, Rings { sq: sqe.dptr[0], cqid, entries, tail: 0 });
+        self.sqs.insert(qid, Sq::new(sqe.dptr[0], entries, cqid));
     }
 
     pub fn create_cq_sqe(&mut self, qid: u16, entries: u16, vector: u16) -> Sqe {
         let iova = self.alloc(u64::from(entries) * 16);
-        Sqe {
-            opc: admin::CREATE_CQ,
-            dptr: [iova, 0],
-            cdw10: u32::from(qid) | u32::from(entries - 1) << 16,
-            cdw11: 3 | u32::from(vector) << 16,
-            ..Sqe::zeroed()
-        }
+        create_cq(qid, entries, iova, create::PC | create::IEN | u32::from(vector) << 16)
     }
 
     pub fn create_sq_sqe(&mut self, qid: u16, entries: u16, cqid: u16) -> Sqe {
         let iova = self.alloc(u64::from(entries) * 64);
-        Sqe {
-            opc: admin::CREATE_SQ,
-            dptr: [iova, 0],
-            cdw10: u32::from(qid) | u32::from(entries - 1) << 16,
-            cdw11: 1 | u32::from(cqid) << 16,
-            ..Sqe::zeroed()
-        }
+        create_sq(qid, entries, iova, cqid)
     }
 
     pub fn create_pair(&mut self, qid: u16, entries: u16) {
@@ -340,10 +328,7 @@ impl Host {
     pub fn push(&mut self, qid: u16, mut sqe: Sqe) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
         sqe.cid = self.next_cid;
-        let rings = self.sqs.get_mut(&qid).expect("a queue");
-        let at = rings.sq + u64::from(rings.tail) * 64;
-        rings.tail = (rings.tail + 1) % rings.entries;
-        self.write(at, bytemuck::bytes_of(&sqe));
+        self.sqs.get_mut(&qid).expect("a queue").push(&Ram(&self.ram), &sqe).expect("in guest memory");
         sqe.cid
     }
 
@@ -437,20 +422,15 @@ impl Host {
 
     /// The next completion of a queue, consumed.
     pub fn next_completion(&mut self, cqid: u16) -> Option<Cqe> {
-        let cqe = self.peek_completion(cqid)?;
         let cq = self.cqs.get_mut(&cqid).expect("a queue");
-        cq.head = (cq.head + 1) % cq.entries;
-        cq.phase ^= cq.head == 0;
+        let cqe = cq.take(&Ram(&self.ram)).expect("in guest memory")?;
         let head = cq.head;
         self.store_bell(cqid, true, head.into());
         Some(cqe)
     }
 
     pub fn peek_completion(&self, cqid: u16) -> Option<Cqe> {
-        let cq = &self.cqs[&cqid];
-        let raw = self.read(cq.iova + u64::from(cq.head) * 16, 16);
-        let cqe: Cqe = bytemuck::pod_read_unaligned(&raw);
-        (cqe.phase() == cq.phase).then_some(cqe)
+        self.cqs[&cqid].peek(&Ram(&self.ram)).expect("in guest memory")
     }
 
     pub fn completions(&mut self, cqid: u16) -> Vec<Cqe> {

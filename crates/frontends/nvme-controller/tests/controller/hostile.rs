@@ -83,7 +83,7 @@ impl Hostile {
 #[test]
 fn nothing_that_a_guest_writes_does_harm() {
     let mut reached = 0;
-    for seed in crate::seeds(60) {
+    for seed in test_clients::seeds(60) {
         let mut it = Hostile { random: fastrand::Rng::with_seed(seed), host: Host::ready_with(config()) };
         for _ in 0..1500 {
             it.step();

@@ -10,6 +10,7 @@ use nvme_spec::opcode::admin;
 use nvme_spec::pci::{capability, command, header, msix};
 use nvme_spec::regs::Reg;
 use nvme_spec::{Sqe, Status};
+use test_clients::rings::Cq;
 
 use crate::bringup::identify;
 use crate::host::{Host, flush};
@@ -121,7 +122,7 @@ fn a_queue_without_interrupts_raises_none() {
     let mut cq = host.create_cq_sqe(2, 16, 2);
     cq.cdw11 &= !2;
     host.admin(cq);
-    host.cqs.insert(2, crate::host::CqSide { head: 0, phase: true, entries: 16, iova: cq.dptr[0] });
+    host.cqs.insert(2, Cq::new(cq.dptr[0], 16));
     host.create_sq(2, 16, 2);
     host.vectors.take();
     host.submit(2, flush());

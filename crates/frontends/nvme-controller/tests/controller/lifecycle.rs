@@ -11,6 +11,7 @@ use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::pci::{capability, express};
 use nvme_spec::regs::{Cc, Csts, NSSR_RESET, Reg};
 use nvme_spec::{Sqe, Status};
+use test_clients::rings::{Cq, Sq};
 
 use crate::host::{Host, PLACE, RAM_BYTES, RAM_IOVA, config, flush, rw};
 
@@ -257,8 +258,8 @@ fn only_queues_in_the_range_halt() {
     let cq = Sqe { dptr: [other, 0], ..host.create_cq_sqe(2, 16, 2) };
     let sq = Sqe { dptr: [other + 4096, 0], ..host.create_sq_sqe(2, 16, 2) };
     assert_eq!((host.admin(cq).status(), host.admin(sq).status()), (Status::SUCCESS, Status::SUCCESS));
-    host.cqs.insert(2, crate::host::CqSide { head: 0, phase: true, entries: 16, iova: at });
-    host.sqs.insert(2, crate::host::Rings { sq: at + 4096, cqid: 2, entries: 16, tail: 0 });
+    host.cqs.insert(2, Cq::new(at, 16));
+    host.sqs.insert(2, Sq::new(at + 4096, 16, 2));
     assert_eq!(host.command(2, flush()).status(), Status::SUCCESS);
 
     let data = Sqe { dptr: [other + 8192, 0], ..rw(nvm::READ, 0, 8) };

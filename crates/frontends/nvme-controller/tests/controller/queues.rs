@@ -5,8 +5,9 @@ use io_model::Source;
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::regs::{Cc, Reg};
 use nvme_spec::{Sqe, Status};
+use test_clients::rings::Cq;
 
-use crate::host::{CqSide, Host, config, flush, rw};
+use crate::host::{Host, config, flush, rw};
 
 fn delete(opc: u8, qid: u16) -> Sqe {
     Sqe { opc, cdw10: qid.into(), ..Sqe::zeroed() }
@@ -83,7 +84,7 @@ fn nothing_is_fetched_without_a_completion_entry() {
     let mut host = Host::ready();
     let cq = host.create_cq_sqe(2, 4, 2);
     host.admin(cq);
-    host.cqs.insert(2, CqSide { head: 0, phase: true, entries: 4, iova: cq.dptr[0] });
+    host.cqs.insert(2, Cq::new(cq.dptr[0], 4));
     host.create_sq(2, 16, 2);
     for _ in 0..10 {
         host.submit(2, flush());

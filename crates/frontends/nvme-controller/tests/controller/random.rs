@@ -295,7 +295,7 @@ impl Run {
 
 #[test]
 fn what_is_read_is_what_was_written() {
-    for seed in crate::seeds(30) {
+    for seed in test_clients::seeds(30) {
         let mut run = Run::new(seed);
         for _ in 0..1500 {
             run.step();

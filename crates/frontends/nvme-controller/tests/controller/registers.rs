@@ -71,7 +71,7 @@ fn an_enabled_controller_keeps_its_admin_queue() {
 
 #[test]
 fn hostile_accesses_do_no_harm() {
-    for seed in crate::seeds(50) {
+    for seed in test_clients::seeds(50) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut host = Host::ready();
         for _ in 0..2000 {

@@ -7,9 +7,9 @@ use nvme_spec::data::DsmRange;
 use nvme_spec::opcode::{admin, dsm, nvm};
 use nvme_spec::regs::Cc;
 use nvme_spec::{Sqe, Status};
+use test_clients::seeds;
 
 use crate::host::{Host, RAM_BYTES, RAM_IOVA, rw};
-use crate::seeds;
 
 const QUEUES: u16 = 4;
 const SQ_ENTRIES: u16 = 512;

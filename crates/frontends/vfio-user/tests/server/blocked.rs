@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use test_clients::vfio::{region_write, version};
 use vfio_user_client::Client;
 
-use crate::common::message::{region_write, version};
 use crate::common::{GATE_REGISTER, Running};
 
 /// Far longer than anything here takes that does not wait.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use guest_memory::Mapping;
 use rustix::event::{EventfdFlags, eventfd};
+use test_clients::seeds;
+use test_clients::vfio::*;
 use vfio_user::{
     ClientState, Closed, Connection, Device, Errno, IrqChange, ProtocolError, Reply, Request, Session, SetIrqs,
 };
 
 use crate::common;
-use crate::common::message::*;
 
 const JSON: &str = r#"{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"pgsizes":4096}}"#;
 
@@ -470,7 +471,6 @@ fn impossible_interrupts_are_refused() {
 #[test]
 fn random_streams_never_panic() {
     for seed in seeds(300) {
-        println!("EVENKEEL_SEED={seed}");
         let mut random = fastrand::Rng::with_seed(seed);
         let mut client = if random.u64(..8) == 0 { fresh() } else { ready() };
         for _ in 0..200 {

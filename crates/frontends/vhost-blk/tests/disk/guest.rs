@@ -1,12 +1,15 @@
 //! A guest for the disk under test: memory, a driver for each virtqueue, written from the specification a second time,
 //! and a drive behind the disk.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, IoBuf, MappedRange, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
 use rustix::event::{EventfdFlags, eventfd};
+pub use test_clients::rings::{Desc, INDIRECT, NEXT, WRITE};
+use test_clients::rings::{Memory, Virtqueue};
 use vhost_blk::{Disk, DiskConfig, Queues, RingSetup, Started, inflight_bytes, inflight_region};
 
 /// Where guest memory lies.
@@ -31,11 +34,6 @@ pub const OK: u8 = 0;
 pub const IOERR: u8 = 1;
 pub const UNSUPP: u8 = 2;
 pub const PENDING: u8 = 0xee;
-
-/// Descriptor flags.
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
 
 pub const EVENT_IDX: u64 = 1 << 29;
 pub const FEATURE_CONFIG_WCE: u64 = 1 << 11;
@@ -64,14 +62,6 @@ pub enum Framing {
     Indirect,
     /// Header in two pieces, data in three, the status with the last of what can be written.
     Odd,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Desc {
-    pub address: u64,
-    pub len_bytes: u32,
-    pub flags: u16,
-    pub next: u16,
 }
 
 /// A request as the driver sees it.
@@ -156,9 +146,17 @@ impl Ram {
     }
 
     pub fn put_desc(&self, address: u64, desc: Desc) {
-        let Desc { address: at, len_bytes, flags, next } = desc;
-        let raw = [&at.to_le_bytes()[..], &len_bytes.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
-        self.write(address, &raw.concat());
+        self.write(address, &desc.bytes());
+    }
+}
+
+impl Memory for Ram {
+    fn read(&self, address: u64, out: &mut [u8]) -> io::Result<()> {
+        Memory::read(&*self.mapping, address - RAM, out)
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        Memory::write(&*self.mapping, address - RAM, data)
     }
 }
 
@@ -170,13 +168,8 @@ pub const DATA_AT: u64 = 4096;
 
 /// The driver's side of one virtqueue.
 pub struct Driver {
-    pub size: u16,
-    pub desc: u64,
-    pub avail: u64,
-    pub used: u64,
+    pub ring: Virtqueue,
     buffers: u64,
-    pub avail_idx: u16,
-    pub used_idx: u16,
     free: Vec<u16>,
     /// Requests not completed: head, its other descriptors, where its data is, how long, where its status is.
     pub open: Vec<(u16, Vec<u16>, u64, u32, u64)>,
@@ -185,14 +178,10 @@ pub struct Driver {
 impl Driver {
     pub fn new(ram: &Ram, queue: u16, size: u16) -> Self {
         let base = RAM + u64::from(queue) * 0x1_0000;
+        let ring = Virtqueue { size, desc: base, avail: base + 0x4000, used: base + 0x5000, avail_idx: 0, used_idx: 0 };
         let driver = Self {
-            size,
-            desc: base,
-            avail: base + 0x4000,
-            used: base + 0x5000,
+            ring,
             buffers: RAM + 0x40_0000 + u64::from(queue) * 0xc0_0000,
-            avail_idx: 0,
-            used_idx: 0,
             free: (0..size).rev().collect(),
             open: Vec::new(),
         };
@@ -202,10 +191,10 @@ impl Driver {
 
     pub fn setup(&self) -> RingSetup {
         RingSetup {
-            size: self.size,
-            desc: self.desc,
-            avail: self.avail,
-            used: self.used,
+            size: self.ring.size,
+            desc: self.ring.desc,
+            avail: self.ring.avail,
+            used: self.ring.used,
             next_avail: 0,
             features: u64::MAX,
             call: None,
@@ -220,16 +209,9 @@ impl Driver {
         self.buffers + u64::from(head) * HEAD_BYTES
     }
 
-    /// The address of a descriptor.
-    pub fn desc_at(&self, index: u16) -> u64 {
-        self.desc + 16 * u64::from(index)
-    }
-
     /// Puts a head into the available ring and moves its index.
     pub fn offer(&mut self, ram: &Ram, head: u16) {
-        ram.put_u16(self.avail + 4 + 2 * u64::from(self.avail_idx % self.size), head);
-        self.avail_idx = self.avail_idx.wrapping_add(1);
-        ram.put_u16(self.avail + 2, self.avail_idx);
+        self.ring.offer(ram, head).expect("in memory");
     }
 
     /// The pieces of a request whose buffers start at `at`: address, length, flags.
@@ -272,7 +254,7 @@ impl Driver {
         let table: Vec<u16> = (0..pieces.len() as u16).collect();
         let (base, places) = match framing {
             Framing::Indirect => (at + TABLE_AT, &table),
-            _ => (self.desc, &indexes),
+            _ => (self.ring.desc, &indexes),
         };
         for (n, (address, len_bytes, flags)) in pieces.iter().enumerate() {
             let next = places.get(n + 1).copied();
@@ -282,7 +264,7 @@ impl Driver {
         }
         if framing == Framing::Indirect {
             let len_bytes = 16 * pieces.len() as u32;
-            ram.put_desc(self.desc_at(head), Desc { address: base, len_bytes, flags: INDIRECT, next: 0 });
+            ram.put_desc(self.ring.desc_at(head), Desc { address: base, len_bytes, flags: INDIRECT, next: 0 });
         }
         self.open.push((head, indexes, at + DATA_AT, request.in_bytes, status));
         self.offer(ram, head);
@@ -292,20 +274,17 @@ impl Driver {
     /// Takes everything that the device returned. Panics where a head is not open: completed twice, or never offered.
     pub fn completions(&mut self, ram: &Ram) -> Vec<Done> {
         let mut done = Vec::new();
-        let idx = ram.u16(self.used + 2);
-        assert!(idx.wrapping_sub(self.used_idx) <= self.size, "the used index ran from {} to {idx}", self.used_idx);
-        while self.used_idx != idx {
-            let at = self.used + 4 + 8 * u64::from(self.used_idx % self.size);
-            let element = u64::from_le_bytes(ram.read(at, 8).try_into().expect("eight bytes"));
-            let head = element as u16;
+        let (size, used_idx) = (self.ring.size, self.ring.used_idx);
+        let idx = self.ring.device_idx(ram).expect("in memory");
+        assert!(idx.wrapping_sub(used_idx) <= size, "the used index ran from {used_idx} to {idx}");
+        while let Some((head, written)) = self.ring.take_used(ram).expect("in memory") {
             let place = self.open.iter().position(|open| open.0 == head);
             let place = place.unwrap_or_else(|| panic!("head {head} was completed, but is not open"));
             let (_, indexes, data, in_bytes, status) = self.open.swap_remove(place);
             self.free.extend(indexes.into_iter().rev());
             let status = ram.read(status, 1)[0];
             let data = ram.read(data, in_bytes as usize);
-            done.push(Done { head, written: (element >> 32) as u32, status, data });
-            self.used_idx = self.used_idx.wrapping_add(1);
+            done.push(Done { head, written, status, data });
         }
         done
     }
@@ -405,7 +384,7 @@ impl World {
     }
 
     pub fn log_region(&self) -> MappedRange {
-        inflight_region(&self.log, QUEUE, self.driver.size).expect("long enough")
+        inflight_region(&self.log, QUEUE, self.driver.ring.size).expect("long enough")
     }
 
     /// Another process takes over: what ran before is dropped where it stood.
@@ -469,13 +448,9 @@ impl World {
             self.complete();
         }
         self.queues.notify();
-        let count = self.ram.u16(self.driver.used + 2).wrapping_sub(self.driver.used_idx);
-        let element = |n: u16| {
-            let at = self.driver.used + 4 + 8 * u64::from(self.driver.used_idx.wrapping_add(n) % self.driver.size);
-            let element = u64::from_le_bytes(self.ram.read(at, 8).try_into().expect("eight bytes"));
-            (element as u16, (element >> 32) as u32)
-        };
-        (0..count).map(element).collect()
+        let ring = &self.driver.ring;
+        let count = ring.device_idx(&self.ram).expect("in memory").wrapping_sub(ring.used_idx);
+        (0..count).map(|ahead| ring.used_at(&self.ram, ahead).expect("in memory")).collect()
     }
 
     /// One request from start to end.

@@ -21,7 +21,7 @@ fn offered(build: impl FnOnce(&World, u64)) -> World {
 }
 
 fn put(world: &World, index: u16, address: u64, len_bytes: u32, flags: u16, next: u16) {
-    world.ram.put_desc(world.driver.desc_at(index), Desc { address, len_bytes, flags, next });
+    world.ram.put_desc(world.driver.ring.desc_at(index), Desc { address, len_bytes, flags, next });
 }
 
 /// The device stopped for this, and neither fetched nor completed anything.
@@ -32,7 +32,7 @@ fn stopped(mut world: World, kind: FaultKind) {
     assert_eq!(world.queues.live_vqs(), 0);
     assert!(world.queues.disk().is_broken());
     assert!(world.in_flight.is_empty() && world.drive.seen.is_empty());
-    assert_eq!(world.ram.u16(world.driver.used + 2), 0);
+    assert_eq!(world.ram.u16(world.driver.ring.used + 2), 0);
     // It is over when every ring was stopped.
     world.queues.stop(QUEUE);
     assert!(world.queues.is_quiet(QUEUE) && !world.queues.disk().is_broken());
@@ -143,7 +143,7 @@ fn heads_that_are_none() {
 fn an_index_that_runs_ahead() {
     for avail in [65, 1000, u16::MAX] {
         let world = World::ready();
-        world.ram.put_u16(world.driver.avail + 2, avail);
+        world.ram.put_u16(world.driver.ring.avail + 2, avail);
         stopped(world, FaultKind::AvailIndex { avail, fetched: 0, size: 64 });
     }
 }
@@ -294,7 +294,7 @@ fn spoil(world: &World, random: &mut fastrand::Rng, head: u16) {
     world.ram.write(at + 8, &random.u64(0..SIZE_BYTES / 400).to_le_bytes());
     let data = if kind == IN || kind == GET_ID { WRITE } else { 0 };
     let indirect = random.bool();
-    let (table, base) = if indirect { (at + 64, 0) } else { (world.driver.desc_at(head), head) };
+    let (table, base) = if indirect { (at + 64, 0) } else { (world.driver.ring.desc_at(head), head) };
     let pieces = [(at, 16, 0), (at + DATA_AT, 512, data), (at + 2 * DATA_AT, 512, data), (at + 16, 1, WRITE)];
     for (n, (address, len_bytes, flags)) in (0..).zip(pieces) {
         let next = if n < 3 { NEXT } else { 0 };
@@ -302,7 +302,7 @@ fn spoil(world: &World, random: &mut fastrand::Rng, head: u16) {
         match random.u8(0..40) {
             0 => desc.address = random.u64(..),
             1 => desc.address = RAM + RAM_BYTES - random.u64(0..600),
-            2 => desc.address = world.driver.desc_at(random.u16(0..32)),
+            2 => desc.address = world.driver.ring.desc_at(random.u16(0..32)),
             3 => desc.len_bytes = [0, 1, 15, 513, 4096, u32::MAX][random.usize(0..6)],
             4 => desc.flags = [0, NEXT, WRITE, INDIRECT, 0xffff][random.usize(0..5)],
             5 => desc.next = random.u16(0..40),

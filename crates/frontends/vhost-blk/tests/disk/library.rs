@@ -27,10 +27,10 @@ impl Library {
         let file = File::from(world.ram.fd.try_clone().expect("a descriptor"));
         let region = (GuestAddress(RAM), RAM_BYTES as usize, Some(FileOffset::new(file, 0)));
         let memory = GuestMemoryMmap::from_ranges_with_files([region]).expect("mappable");
-        let used = world.driver.used + THEIR_USED;
+        let used = world.driver.ring.used + THEIR_USED;
         let mut queue = Queue::new(SIZE).expect("a good size");
-        queue.try_set_desc_table_address(GuestAddress(world.driver.desc)).expect("aligned");
-        queue.try_set_avail_ring_address(GuestAddress(world.driver.avail)).expect("aligned");
+        queue.try_set_desc_table_address(GuestAddress(world.driver.ring.desc)).expect("aligned");
+        queue.try_set_avail_ring_address(GuestAddress(world.driver.ring.avail)).expect("aligned");
         queue.try_set_used_ring_address(GuestAddress(used)).expect("aligned");
         queue.set_event_idx(event_idx);
         queue.set_ready(true);
@@ -58,7 +58,7 @@ impl Library {
 }
 
 fn our_used_ring(world: &World) -> (u16, Vec<u64>) {
-    let used = world.driver.used;
+    let used = world.driver.ring.used;
     let element = |n| u64::from_le_bytes(world.ram.read(used + 4 + 8 * n, 8).try_into().expect("eight bytes"));
     (world.ram.u16(used + 2), (0..u64::from(SIZE)).map(element).collect())
 }
@@ -92,7 +92,7 @@ fn agree(random: &mut fastrand::Rng, event_idx: bool) {
         // The library does not look at the flag, so the flag is looked at here.
         let wanted = match event_idx {
             true => library.queue.needs_notification(&library.memory).expect("a ring"),
-            false => completed > 0 && world.ram.u16(world.driver.avail) == 0,
+            false => completed > 0 && world.ram.u16(world.driver.ring.avail) == 0,
         };
         let interrupted = world.interrupted();
         assert_eq!(interrupted, wanted, "round {round}");
@@ -102,7 +102,7 @@ fn agree(random: &mut fastrand::Rng, event_idx: bool) {
         assert!(!library.queue.enable_notification(&library.memory).expect("a ring"));
         let asked = if event_idx { 4 + 8 * u64::from(SIZE) } else { 0 };
         let theirs: u16 = library.memory.read_obj(GuestAddress(library.used + asked)).expect("in memory");
-        assert_eq!(world.ram.u16(world.driver.used + asked), theirs, "round {round}");
+        assert_eq!(world.ram.u16(world.driver.ring.used + asked), theirs, "round {round}");
         world.driver.completions(&world.ram);
     }
     world.complete();
@@ -122,10 +122,10 @@ fn offer(world: &mut World, random: &mut fastrand::Rng) -> bool {
 
 fn ask_for_interrupts(world: &World, random: &mut fastrand::Rng, event_idx: bool) {
     if event_idx {
-        let event = world.driver.used_idx.wrapping_add(random.u16(0..6));
-        world.ram.put_u16(world.driver.avail + 4 + 2 * u64::from(SIZE), event);
+        let event = world.driver.ring.used_idx.wrapping_add(random.u16(0..6));
+        world.ram.put_u16(world.driver.ring.avail + 4 + 2 * u64::from(SIZE), event);
     } else {
-        world.ram.put_u16(world.driver.avail, u16::from(random.bool()));
+        world.ram.put_u16(world.driver.ring.avail, u16::from(random.bool()));
     }
 }
 

@@ -140,7 +140,7 @@ fn a_stopped_ring_drains_what_is_to_be_done_again() {
 fn a_request_that_went_bad_stops_the_device_again() {
     let mut world = interrupted();
     let bad = Desc { address: 0, len_bytes: 0, flags: INDIRECT, next: 0 };
-    (0..SIZE).for_each(|n| world.ram.put_desc(world.driver.desc_at(n), bad));
+    (0..SIZE).for_each(|n| world.ram.put_desc(world.driver.ring.desc_at(n), bad));
     world.restart();
     for _ in 0..2 {
         assert_eq!(world.fetch(), 0);
@@ -199,7 +199,7 @@ fn a_corrupt_log_is_refused() {
     refused(LogError::UsedIndex { ring: 3, log: 65_522 }, |world| {
         log(world).store_u16(USED_IDX, 65_522).expect("inside");
     });
-    refused(LogError::UsedIndex { ring: 2, log: 3 }, |world| world.ram.put_u16(world.driver.used + 2, 2));
+    refused(LogError::UsedIndex { ring: 2, log: 3 }, |world| world.ram.put_u16(world.driver.ring.used + 2, 2));
     // One request was published last; its head does not exist.
     refused(LogError::Batch { batch: 1 }, |world| {
         log(world).store_u16(USED_IDX, 2).expect("inside");
@@ -220,8 +220,10 @@ fn a_corrupt_log_is_refused() {
             log(world).store_u8(inflight_at(head), 1).expect("inside");
         }
     });
-    refused(LogError::Avail { inflight: 3, available: 0 }, |world| world.ram.put_u16(world.driver.avail + 2, 3));
-    refused(LogError::Avail { inflight: 3, available: 65_535 }, |world| world.ram.put_u16(world.driver.avail + 2, 2));
+    refused(LogError::Avail { inflight: 3, available: 0 }, |world| world.ram.put_u16(world.driver.ring.avail + 2, 3));
+    refused(LogError::Avail { inflight: 3, available: 65_535 }, |world| {
+        world.ram.put_u16(world.driver.ring.avail + 2, 2)
+    });
     let in_flight =
         |world: &World| (0..SIZE).filter(|n| log(world).load_u8(inflight_at(*n)) == Some(1)).collect::<Vec<_>>();
     refused(LogError::Counter { counter: 4 }, |world| {
@@ -242,7 +244,7 @@ fn a_log_that_can_not_be_used_is_refused() {
         assert_eq!(world.queues.start(QUEUE, setup), Err(StartError::Log(LogError::Memory)));
     }
     // New, but the ring is not: what lies between its indexes can't be told.
-    world.ram.put_u16(world.driver.avail + 2, 5);
+    world.ram.put_u16(world.driver.ring.avail + 2, 5);
     let setup = RingSetup { next_avail: 2, inflight: Some(world.log_region()), ..world.setup() };
     let error = StartError::Log(LogError::NotAtUsed { next_avail: 2, used: 0 });
     assert_eq!(world.queues.start(QUEUE, setup), Err(error));
@@ -252,7 +254,7 @@ fn a_log_that_can_not_be_used_is_refused() {
 #[test]
 fn a_ring_is_served_without_a_log_of_our_own_that_can_not_describe_it() {
     let mut world = World::unstarted(config(), SIZE);
-    world.ram.put_u16(world.driver.avail + 2, 5);
+    world.ram.put_u16(world.driver.ring.avail + 2, 5);
     let setup = |world: &World, next_avail| RingSetup {
         next_avail,
         inflight: Some(world.log_region()),

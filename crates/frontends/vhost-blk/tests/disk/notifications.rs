@@ -7,11 +7,11 @@ use crate::guest::*;
 const WITHOUT: u64 = !EVENT_IDX;
 
 fn avail_event(world: &World) -> u16 {
-    world.ram.u16(world.driver.used + 4 + 8 * u64::from(world.driver.size))
+    world.ram.u16(world.driver.ring.used + 4 + 8 * u64::from(world.driver.ring.size))
 }
 
 fn set_used_event(world: &World, event: u16) {
-    world.ram.put_u16(world.driver.avail + 4 + 2 * u64::from(world.driver.size), event);
+    world.ram.put_u16(world.driver.ring.avail + 4 + 2 * u64::from(world.driver.ring.size), event);
 }
 
 /// What a driver asks itself after it moved the index from `old` to `new`.
@@ -27,9 +27,9 @@ fn a_sleeping_poller_is_notified_and_an_awake_one_is_not() {
         let asleep = round % 3 == 0;
         world.queues.set_wakeup(asleep);
         assert_eq!(world.queues.backlog(VQ), 0);
-        let old = world.driver.avail_idx;
+        let old = world.driver.ring.avail_idx;
         world.submit(&Request::read(0, 512), Framing::Indirect);
-        let notifies = driver_notifies(&world, old, world.driver.avail_idx);
+        let notifies = driver_notifies(&world, old, world.driver.ring.avail_idx);
         assert_eq!(notifies, asleep, "round {round}");
         notified += u32::from(notifies);
         slept += u32::from(asleep);
@@ -45,15 +45,15 @@ fn commands_held_back_do_not_hide_the_next() {
     world.submit(&Request::read(0, 512), Framing::Direct);
     assert_eq!(world.queues.backlog(VQ), 1);
     world.queues.set_wakeup(true);
-    let old = world.driver.avail_idx;
+    let old = world.driver.ring.avail_idx;
     world.submit(&Request::read(0, 512), Framing::Direct);
-    assert!(driver_notifies(&world, old, world.driver.avail_idx));
+    assert!(driver_notifies(&world, old, world.driver.ring.avail_idx));
 }
 
 #[test]
 fn without_event_indexes_a_flag_tells() {
     let mut world = World::new(config(), 64, WITHOUT);
-    let flags = |world: &World| world.ram.u16(world.driver.used);
+    let flags = |world: &World| world.ram.u16(world.driver.ring.used);
     assert_eq!(flags(&world), 1);
     world.queues.set_wakeup(true);
     assert_eq!(flags(&world), 0);
@@ -103,7 +103,7 @@ fn without_event_indexes_a_flag_suppresses() {
     set_used_event(&world, 77);
     world.one(&Request::read(0, 512), Framing::Direct);
     assert!(world.interrupted());
-    world.ram.put_u16(world.driver.avail, 1);
+    world.ram.put_u16(world.driver.ring.avail, 1);
     world.one(&Request::read(0, 512), Framing::Direct);
     assert!(!world.interrupted());
 }
@@ -128,7 +128,7 @@ fn a_look_at_the_backlog_publishes() {
 fn indexes_wrap_around() {
     let mut world = World::new(config(), 8, u64::MAX);
     for round in 0..70_000_u32 {
-        let event = world.driver.used_idx;
+        let event = world.driver.ring.used_idx;
         set_used_event(&world, event);
         let head = world.submit(&Request::read(0, 512), Framing::Indirect);
         let done = world.run();

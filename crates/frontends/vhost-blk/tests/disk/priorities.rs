@@ -111,7 +111,7 @@ fn a_driver_that_offers_a_head_for_ever_fills_no_memory_of_ours() {
         }
         assert!(world.queues.backlog(MEDIUM) <= SIZE.into());
         assert_eq!(world.queues.take_fault(), None);
-        if world.queues.next_avail(QUEUE) != Some(world.driver.avail_idx) {
+        if world.queues.next_avail(QUEUE) != Some(world.driver.ring.avail_idx) {
             break;
         }
     }

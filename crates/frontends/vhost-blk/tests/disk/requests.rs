@@ -83,13 +83,13 @@ fn a_request_may_be_as_long_as_its_chain() {
     let mut ask = |lengths: &[u32]| {
         let at = world.driver.buffers(0);
         world.ram.write(at, &[0; 16]);
-        world.ram.put_desc(world.driver.desc_at(0), Desc { address: at, len_bytes: 16, flags: NEXT, next: 1 });
+        world.ram.put_desc(world.driver.ring.desc_at(0), Desc { address: at, len_bytes: 16, flags: NEXT, next: 1 });
         for (n, len_bytes) in (1..).zip(lengths) {
             let desc = Desc { address: RAM + (32 << 20), len_bytes: *len_bytes, flags: NEXT | WRITE, next: n + 1 };
-            world.ram.put_desc(world.driver.desc_at(n), desc);
+            world.ram.put_desc(world.driver.ring.desc_at(n), desc);
         }
         let status_at = Desc { address: at + 16, len_bytes: 1, flags: WRITE, next: 0 };
-        world.ram.put_desc(world.driver.desc_at(lengths.len() as u16 + 1), status_at);
+        world.ram.put_desc(world.driver.ring.desc_at(lengths.len() as u16 + 1), status_at);
         world.driver.offer(&world.ram, 0);
         assert_eq!(world.fetch(), 1);
         if let Some((token, command, buf)) = world.in_flight.pop() {

@@ -5,9 +5,9 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 use guest_memory::Mapping;
+use test_clients::vhost::*;
 use vhost_user::{Connection, FrontEnd, Session};
 
-use crate::common::message::*;
 use crate::common::{self, Held, MAX_SIZE, QUEUES, Recorder, STOPPED_AT, VERSION_1, inflight_bytes, notifier, spec};
 
 const USER: u64 = 0x7f00_0000_0000;

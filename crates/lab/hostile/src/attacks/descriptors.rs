@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::sockopt;
+use test_clients::nvme::{FREE_AT, Nvme, QUEUES_BYTES, QUEUES_IOVA, read};
+use test_clients::socket::send;
+use test_clients::vfio::{GET_INFO, dma_map, message, set_irqs, words};
+use test_clients::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
+use test_clients::virtio::{self, RING, RING_BYTES, Virtio};
 
 use super::{Field, Outcome};
 use crate::fuse::Stuck;
 use crate::host::NEWCOMER;
-use crate::nvme::{FREE_AT, Nvme, QUEUES_BYTES, QUEUES_IOVA, read};
-use crate::virtio::{self, RING, RING_BYTES, Virtio};
-use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
-use crate::wire::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
 
 /// Hands over a file whose file system never answers, and sees to it that it goes on not answering.
 fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &Stuck) -> io::Result<()>) -> io::Result<Outcome> {
@@ -38,9 +39,9 @@ fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &Stuck) -> io::Re
 /// Sends it with a vfio-user message, and asks for a register then.
 fn over_vfio_user(field: &Field, stuck: &Stuck, bytes: &[u8]) -> io::Result<()> {
     let nvme = Nvme::greet_patiently(&field.bad())?;
-    stuck.hand_over(|fd| nvme.send(bytes, &[fd]))?;
+    stuck.hand_over(|fd| nvme.client.send(bytes, &[fd]))?;
     // A refusal is as good an answer as any.
-    let _ = nvme.answer()?;
+    let _ = nvme.client.answer()?;
     nvme.status_register().map(drop)
 }
 
@@ -49,7 +50,7 @@ fn over_vhost_user(field: &Field, stuck: &Stuck, request: u32, payload: &[u8], f
     let virtio = Virtio::greet_patiently(&field.evil())?;
     stuck.hand_over(|fd| {
         let fds = [virtio.memory.as_fd(), fd];
-        virtio.send_raw(&vhost::message(request, VERSION | NEED_REPLY, payload), &fds[usize::from(first)..])
+        virtio.client.send(&vhost::message(request, VERSION | NEED_REPLY, payload), &fds[usize::from(first)..])
     })?;
     // As above.
     let _ = virtio.number()?;
@@ -261,7 +262,7 @@ pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
         for (stream, left) in streams.iter().zip(lefts).rev() {
             if let Ok(stream) = stream {
                 // Too late where it is refused by now.
-                let _ = crate::wire::send(stream, &request, &[left.as_fd()]);
+                let _ = send(stream, &request, &[left.as_fd()]);
             }
             // The last close blocks, so it happens on another thread.
             let _ = std::thread::Builder::new().spawn(move || drop(left));
@@ -275,7 +276,7 @@ pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
 fn blocking_socket() -> io::Result<(UnixStream, TcpStream)> {
     let (sent_to, sent_from) = UnixStream::pair()?;
     let (left, peer) = lingering()?;
-    crate::wire::send(&sent_from, b"x", &[left.as_fd()])?;
+    send(&sent_from, b"x", &[left.as_fd()])?;
     Ok((sent_to, peer))
 }
 
@@ -283,8 +284,8 @@ fn blocking_socket() -> io::Result<(UnixStream, TcpStream)> {
 pub fn lingering_in_messages(field: &Field) -> io::Result<Outcome> {
     let (virtio, nvme) = (Virtio::greet_patiently(&field.evil())?, Nvme::greet_patiently(&field.bad())?);
     let ((call, _peer), (irq, _other_peer)) = (blocking_socket()?, blocking_socket()?);
-    virtio.send_raw(&vhost::message(SET_VRING_CALL, VERSION | NEED_REPLY, &longs(&[0])), &[call.as_fd()])?;
-    nvme.send(&set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[]), &[irq.as_fd()])?;
+    virtio.client.send(&vhost::message(SET_VRING_CALL, VERSION | NEED_REPLY, &longs(&[0])), &[call.as_fd()])?;
+    nvme.client.send(&set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[]), &[irq.as_fd()])?;
     // The daemon has the last ones.
     drop((call, irq, virtio, nvme));
     let virtio = Virtio::greet_patiently(&field.evil()).err().map(|error| ("virtio", error));

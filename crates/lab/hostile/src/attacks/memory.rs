@@ -13,11 +13,11 @@ use nvme_spec::opcode::{admin, nvm};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use test_clients::nvme::{ENTRIES, Nvme, read, transfer, write};
+use test_clients::socket::memory;
+use test_clients::virtio::Virtio;
 
 use super::{Field, Outcome};
-use crate::nvme::{ENTRIES, Nvme, read, transfer, write};
-use crate::virtio::Virtio;
-use crate::wire::memory;
 
 /// Where an attack's own memory lies.
 const MORE_IOVA: u64 = 1 << 40;

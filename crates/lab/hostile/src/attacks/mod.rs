@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use work::make_room_for_files;
 
 use crate::host::{APART, BAD, EVIL, LONE};
-use crate::wire::{is_closed, is_late};
+use test_clients::socket::{is_closed, is_late};
 
 /// Where an attack takes place.
 pub struct Field {

@@ -12,13 +12,14 @@ use nvme_spec::opcode::{admin, nvm};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use test_clients::nvme::{ENTRIES, FREE_AT, Nvme, QUEUES_IOVA, transfer};
+use test_clients::rings::{Desc, INDIRECT, NEXT, WRITE};
+use test_clients::socket::{memory, send};
+use test_clients::vfio::{dma_map, dma_unmap, region_read, version};
+use test_clients::vhost::{GET_FEATURES, VERSION, message};
+use test_clients::virtio::{FREE_AT as VIRTIO_FREE_AT, IN, RING, Virtio};
 
 use super::{Field, Outcome};
-use crate::nvme::{ENTRIES, FREE_AT, Nvme, QUEUES_IOVA, transfer};
-use crate::virtio::{FREE_AT as VIRTIO_FREE_AT, IN, NEXT, RING, TABLE, Virtio, WRITE};
-use crate::wire::memory;
-use crate::wire::vfio::{dma_map, dma_unmap, region_read, version};
-use crate::wire::vhost::{GET_FEATURES, VERSION, message};
 
 /// Keeps queue `queue` full of `command`.
 fn flood(field: &Field, mut nvme: Nvme, queue: usize, command: Sqe) -> io::Result<Outcome> {
@@ -77,14 +78,16 @@ pub fn indirect_chains(field: &Field) -> io::Result<Outcome> {
     let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let mut virtio = Virtio::start(&field.evil(), &[], call.as_fd())?;
     let (header, status) = virtio.header(0, IN, 0)?;
-    virtio.descriptor(VIRTIO_FREE_AT, 0, header, 16, NEXT, 1)?;
+    virtio.descriptor(VIRTIO_FREE_AT, 0, Desc { address: header, len_bytes: 16, flags: NEXT, next: 1 })?;
     for piece in 1..=PIECES {
-        let data = RING + VIRTIO_FREE_AT + 0x8000 + u64::from(piece % 64) * 512;
-        virtio.descriptor(VIRTIO_FREE_AT, piece, data, 512, NEXT | WRITE, piece + 1)?;
+        let address = RING + VIRTIO_FREE_AT + 0x8000 + u64::from(piece % 64) * 512;
+        let data = Desc { address, len_bytes: 512, flags: NEXT | WRITE, next: piece + 1 };
+        virtio.descriptor(VIRTIO_FREE_AT, piece, data)?;
     }
-    virtio.descriptor(VIRTIO_FREE_AT, PIECES + 1, status, 1, WRITE, 0)?;
+    virtio.descriptor(VIRTIO_FREE_AT, PIECES + 1, Desc { address: status, len_bytes: 1, flags: WRITE, next: 0 })?;
     for head in 0..IN_FLIGHT {
-        virtio.descriptor(0, head, RING + VIRTIO_FREE_AT, (u32::from(PIECES) + 2) * 16, TABLE, 0)?;
+        let len_bytes = (u32::from(PIECES) + 2) * 16;
+        virtio.descriptor(0, head, Desc { address: RING + VIRTIO_FREE_AT, len_bytes, flags: INDIRECT, next: 0 })?;
     }
     let (mut free, mut head) = (IN_FLIGHT, 0);
     while field.goes_on() {
@@ -103,7 +106,7 @@ pub fn unread_replies(field: &Field) -> io::Result<Outcome> {
     let nvme = Nvme::greet_patiently(&field.bad())?;
     let question = region_read(1, 0, 0, 8).repeat(64);
     while field.goes_on() {
-        nvme.send(&question, &[])?;
+        nvme.client.send(&question, &[])?;
     }
     Ok(Outcome::Done(Vec::new()))
 }
@@ -115,14 +118,14 @@ pub fn maps_and_unmaps(field: &Field) -> io::Result<Outcome> {
     let file = memory(1 << 20)?;
     while field.goes_on() {
         for n in 0..BATCH {
-            nvme.send(&dma_map(1, 3, 0, (1 << 40) + (n << 20), 1 << 20), &[file.as_fd()])?;
+            nvme.client.send(&dma_map(1, 3, 0, (1 << 40) + (n << 20), 1 << 20), &[file.as_fd()])?;
         }
         for n in 0..BATCH {
-            nvme.send(&dma_unmap(1, 0, (1 << 40) + (n << 20), 1 << 20), &[])?;
+            nvme.client.send(&dma_unmap(1, 0, (1 << 40) + (n << 20), 1 << 20), &[])?;
         }
         for _ in 0..2 * BATCH {
             // Refused or not: it was work.
-            let _ = nvme.answer()?;
+            let _ = nvme.client.answer()?;
         }
     }
     Ok(Outcome::Done(Vec::new()))
@@ -156,7 +159,7 @@ pub fn come_and_go(field: &Field) -> io::Result<Outcome> {
         for (socket, greeting) in &greetings {
             if let Ok(stream) = UnixStream::connect(socket) {
                 // Refused or gone: nobody wants the answer.
-                let _ = crate::wire::send(&stream, greeting, &[]);
+                let _ = send(&stream, greeting, &[]);
             }
         }
     }

@@ -6,8 +6,9 @@ use config::Profile;
 use io_model::Nanos;
 use policy::Class;
 use rivals::LabSettings;
-use scenario::{Arrival, Scenario, Workload};
+use scenario::Scenario;
 use sim::FaultKind;
+use sim::workload::{Arrivals, Pattern, Workload};
 
 fn scenario(name: &str) -> Scenario {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/scenarios").join(name);
@@ -25,7 +26,10 @@ fn six_noisy_neighbours() {
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
     assert_eq!(scenario.tenants[0].terms.class, Class::guaranteed(Some(Nanos(50_000))));
     let Workload::Fio(noise) = &scenario.tenants[6].workload else { panic!("not fio") };
-    assert_eq!((noise.numjobs, noise.iodepth, noise.rw.read_percent, noise.rw.random), (4, 32, 0, true));
+    assert_eq!(
+        (noise.jobs, noise.iodepth, noise.access.read_percent, noise.access.pattern),
+        (4, 32, 0, Pattern::Random)
+    );
     assert_eq!(scenario.tenants[6].terms.limits.rw_mbytes_per_sec, 300);
 }
 
@@ -33,10 +37,11 @@ fn six_noisy_neighbours() {
 fn mixed_tenants_and_faults() {
     let mixed = scenario("mixed-tenants.toml");
     let Workload::Fio(batch) = &mixed.tenants[2].workload else { panic!("not fio") };
-    let sizes: Vec<(u32, u32)> = batch.rw.block_sizes.iter().map(|size| (size.bytes, size.weight)).collect();
-    assert_eq!((sizes, batch.rw.read_percent), (vec![(4096, 60), (65_536, 40)], 30));
+    let sizes: Vec<(u32, u32)> = batch.access.block_sizes.iter().map(|size| (size.bytes, size.weight)).collect();
+    assert_eq!((sizes, batch.access.read_percent), (vec![(4096, 60), (65_536, 40)], 30));
     let Workload::Open(bursts) = &mixed.tenants[3].workload else { panic!("not open") };
-    assert_eq!(bursts.arrival, Arrival::OnOff { on: Nanos(50_000_000), off: Nanos(150_000_000) });
+    let Arrivals::Bursts { on, off, .. } = bursts.arrivals else { panic!("not in bursts") };
+    assert_eq!((on, off), (Nanos(50_000_000), Nanos(150_000_000)));
 
     let scenario = scenario("faults.toml");
     let (faults, span) = (scenario.faults, scenario.run.warmup + scenario.run.duration);
@@ -48,7 +53,7 @@ fn mixed_tenants_and_faults() {
 fn trace_beside_noise() {
     let scenario = scenario("trace-beside-noise.toml");
     assert!(scenario.tenants[0].terms.class.is_guaranteed() && scenario.tenants.len() == 4);
-    let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
+    let Some(trace) = &scenario.tenants[0].trace else { panic!("no trace") };
     assert!(trace.path.is_file(), "{}", trace.path.display());
 }
 
@@ -58,6 +63,6 @@ fn paths_begin_at_the_scenarios_directory() {
                 [tenant.workload]\nkind = \"trace\"\npath = \"web.csv\"\n";
     let scenario = Scenario::parse(Path::new("/srv/what-if/a.toml"), text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(scenario.drive.profile, Profile::File("/srv/what-if/drives/mine.toml".into()));
-    let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
+    let Some(trace) = &scenario.tenants[0].trace else { panic!("no trace") };
     assert_eq!((trace.path.as_path(), trace.looping), (Path::new("/srv/what-if/web.csv"), None));
 }

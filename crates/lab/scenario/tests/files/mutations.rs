@@ -23,10 +23,10 @@ fn scenario_holds_together(scenario: &Scenario) {
     let names: HashSet<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(names.len(), scenario.tenants.len());
     assert!(!scenario.policies.is_empty() && scenario.run.duration.0 > 0);
-    let asked: u64 = scenario.tenants.iter().map(|tenant| tenant.size.0).sum();
+    let asked: u64 = scenario.tenants.iter().map(|tenant| tenant.size_bytes).sum();
     assert!(asked <= scenario.drive.size.0);
     for tenant in &scenario.tenants {
-        assert!(tenant.vcpus > 0 && (1..=127).contains(&tenant.queues));
+        assert!(tenant.vcpus > 0 && (1..=127).contains(&tenant.vqs));
     }
     for fault in &scenario.faults {
         if let FaultKind::Reset { tenant } | FaultKind::Leave { tenant } | FaultKind::Rogue { tenant } = fault.kind {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "the server has a thread")]
 
-pub mod message;
-
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! A device that writes down what it is told, alone or behind a running server.
 
-pub mod message;
-
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

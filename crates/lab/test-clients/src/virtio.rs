@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::wire::vhost::*;
-use crate::wire::{connect, receive, send};
+use crate::rings::{Desc, Memory, NEXT, Virtqueue, WRITE};
+use crate::socket::{memory, patiently};
+use crate::vhost::*;
 
 /// The ring's memory in the guest's and, at the same place, in our addresses.
 pub const RING: u64 = 1 << 32;
@@ -33,12 +33,8 @@ const INFLIGHT_SHMFD: u64 = 1 << 12;
 const VERSION_1: u64 = 1 << 32;
 const INDIRECT: u64 = 1 << 28;
 
-/// Descriptor flags.
-pub const NEXT: u16 = 1;
-/// The device writes.
-pub const WRITE: u16 = 2;
-/// A table of descriptors.
-pub const TABLE: u16 = 4;
+/// How long an answer is waited for.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Memory: guest address, file, length.
 pub type Region<'a> = (u64, BorrowedFd<'a>, u64);
@@ -50,23 +46,26 @@ pub const OUT: u32 = 1;
 
 /// A running virtqueue.
 pub struct Virtio {
-    stream: UnixStream,
+    /// The connection.
+    pub client: Client,
     /// Ring, headers and status bytes.
     pub memory: File,
     kick: OwnedFd,
     /// What the daemon writes down of requests in flight, and how the log was described.
     log: Option<(OwnedFd, Vec<u8>)>,
-    avail: u16,
-    used: u16,
+    ring: Virtqueue,
+}
+
+fn connect(directory: &Path) -> io::Result<Client> {
+    Client::connect(&directory.join("vhost.sock"), ANSWER_LIMIT)
 }
 
 impl Virtio {
     /// Negotiates, and nothing more.
     pub fn greet(directory: &Path) -> io::Result<Self> {
-        let stream = connect(&directory.join("vhost.sock"))?;
-        let memory = crate::wire::memory(RING_BYTES)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let this = Self { stream, memory, kick, log: None, avail: 0, used: 0 };
+        let ring = Virtqueue { size: ENTRIES, desc: 0, avail: AVAIL_AT, used: USED_AT, avail_idx: 0, used_idx: 0 };
+        let this = Self { client: connect(directory)?, memory: memory(RING_BYTES)?, kick, log: None, ring };
         this.negotiate()?;
         Ok(this)
     }
@@ -81,14 +80,7 @@ impl Virtio {
 
     /// As [`Virtio::greet`], but the previous client may still be leaving.
     pub fn greet_patiently(directory: &Path) -> io::Result<Self> {
-        let start = Instant::now();
-        loop {
-            match Self::greet(directory) {
-                Err(error) if start.elapsed() > Duration::from_secs(3) => return Err(error),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
-                greeted => return greeted,
-            }
-        }
+        patiently(ANSWER_LIMIT, || Self::greet(directory))
     }
 
     /// A ring that runs, beside other memory of the attack's.
@@ -102,7 +94,7 @@ impl Virtio {
     fn start_ring(&self, call: BorrowedFd<'_>) -> io::Result<()> {
         self.ask(SET_VRING_NUM, &words(&[0, ENTRIES.into()]), &[])?;
         // Where the device left off, as far as the driver can know.
-        self.ask(SET_VRING_BASE, &words(&[0, self.used_index()?.into()]), &[])?;
+        self.ask(SET_VRING_BASE, &words(&[0, self.ring.device_idx(&self.memory)?.into()]), &[])?;
         self.ask(SET_VRING_ADDR, &addresses(0, RING, RING + USED_AT, RING + AVAIL_AT), &[])?;
         self.ask(SET_VRING_CALL, &longs(&[0]), &[call])?;
         self.ask(SET_VRING_KICK, &longs(&[0]), &[self.kick.as_fd()])?;
@@ -114,9 +106,8 @@ impl Virtio {
         let mut this = Self::greet_patiently(directory)?;
         this.set_memory(&[])?;
         this.send(GET_INFLIGHT_FD, &inflight(0, 0, 1, ENTRIES), &[])?;
-        let mut reply = [0; 36];
-        let log = receive(&this.stream, &mut reply)?.ok_or(io::ErrorKind::InvalidData)?;
-        this.log = Some((log, reply[12..].to_vec()));
+        let (description, log) = this.client.answer()?;
+        this.log = Some((log.ok_or(io::ErrorKind::InvalidData)?, description));
         this.resume(call)?;
         Ok(this)
     }
@@ -130,7 +121,7 @@ impl Virtio {
 
     /// To the next daemon, with the same ring: what was in flight completes.
     pub fn reconnect(&mut self, directory: &Path, call: BorrowedFd<'_>) -> io::Result<()> {
-        self.stream = connect(&directory.join("vhost.sock"))?;
+        self.client = connect(directory)?;
         self.negotiate()?;
         self.set_memory(&[])?;
         self.resume(call)?;
@@ -148,17 +139,12 @@ impl Virtio {
 
     /// Sends a message that is not acknowledged.
     pub fn send(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.stream, &message(request, VERSION, payload), fds)
-    }
-
-    /// Sends bytes that may be a message.
-    pub fn send_raw(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.stream, bytes, fds)
+        self.client.send(&message(request, VERSION, payload), fds)
     }
 
     /// Sends a message and waits for its acknowledgement.
     pub fn ask(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.stream, &message(request, VERSION | NEED_REPLY, payload), fds)?;
+        self.client.send(&message(request, VERSION | NEED_REPLY, payload), fds)?;
         match self.number()? {
             0 => Ok(()),
             error => Err(io::Error::other(format!("request {request} was refused: {error}"))),
@@ -173,18 +159,14 @@ impl Virtio {
 
     /// Reads the number, or the acknowledgement, that a message is answered with.
     pub fn number(&self) -> io::Result<u64> {
-        let mut reply = [0; 20];
-        receive(&self.stream, &mut reply)?;
-        let mut number = [0; 8];
-        number.copy_from_slice(&reply[12..]);
+        let (payload, _) = self.client.answer()?;
+        let number = payload.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(u64::from_ne_bytes(number))
     }
 
     /// Writes a descriptor into the table at `table` of the ring's memory.
-    pub fn descriptor(&self, table: u64, index: u16, address: u64, len: u32, flags: u16, next: u16) -> io::Result<()> {
-        let (flags, next) = (flags.to_le_bytes(), next.to_le_bytes());
-        let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags, &next].concat();
-        self.memory.write_all_at(&bytes, table + u64::from(index) * 16)
+    pub fn descriptor(&self, table: u64, index: u16, desc: Desc) -> io::Result<()> {
+        self.memory.write(table + u64::from(index) * 16, &desc.bytes())
     }
 
     /// A request's header for chain `slot`; returns the addresses of header and status byte.
@@ -197,10 +179,7 @@ impl Virtio {
 
     /// Makes the chain that begins with descriptor `head` available.
     pub fn publish(&mut self, head: u16) -> io::Result<()> {
-        let slot = u64::from(self.avail % ENTRIES) * 2;
-        self.memory.write_all_at(&head.to_le_bytes(), AVAIL_AT + 4 + slot)?;
-        self.avail = self.avail.wrapping_add(1);
-        self.memory.write_all_at(&self.avail.to_le_bytes(), AVAIL_AT + 2)
+        self.ring.offer(&self.memory, head)
     }
 
     /// A read of whole sectors to `address`, in three descriptors, the `slot`th three.
@@ -212,9 +191,10 @@ impl Virtio {
     pub fn request(&mut self, slot: u16, kind: u32, sector: u64, address: u64, len_bytes: u32) -> io::Result<()> {
         let (header, status) = self.header(slot, kind, sector)?;
         let (head, writes) = (slot * 3, if kind == IN { WRITE } else { 0 });
-        self.descriptor(0, head, header, 16, NEXT, head + 1)?;
-        self.descriptor(0, head + 1, address, len_bytes, NEXT | writes, head + 2)?;
-        self.descriptor(0, head + 2, status, 1, WRITE, 0)?;
+        let data = Desc { address, len_bytes, flags: NEXT | writes, next: head + 2 };
+        self.descriptor(0, head, Desc { address: header, len_bytes: 16, flags: NEXT, next: head + 1 })?;
+        self.descriptor(0, head + 1, data)?;
+        self.descriptor(0, head + 2, Desc { address: status, len_bytes: 1, flags: WRITE, next: 0 })?;
         self.publish(head)
     }
 
@@ -233,26 +213,14 @@ impl Virtio {
         }
     }
 
-    fn used_index(&self) -> io::Result<u16> {
-        let mut used = [0; 2];
-        self.memory.read_exact_at(&mut used, USED_AT + 2)?;
-        Ok(u16::from_le_bytes(used))
-    }
-
     /// How many chains came back since the last time that this, or [`Virtio::take_used`], was asked.
     pub fn poll(&mut self) -> io::Result<u16> {
-        let used = self.used_index()?;
-        Ok(used.wrapping_sub(std::mem::replace(&mut self.used, used)))
+        let used_idx = self.ring.device_idx(&self.memory)?;
+        Ok(used_idx.wrapping_sub(std::mem::replace(&mut self.ring.used_idx, used_idx)))
     }
 
     /// The head of a chain that came back, one after the other.
     pub fn take_used(&mut self) -> io::Result<Option<u16>> {
-        if self.used_index()? == self.used {
-            return Ok(None);
-        }
-        let mut head = [0; 2];
-        self.memory.read_exact_at(&mut head, USED_AT + 4 + u64::from(self.used % ENTRIES) * 8)?;
-        self.used = self.used.wrapping_add(1);
-        Ok(Some(u16::from_le_bytes(head)))
+        Ok(self.ring.take_used(&self.memory)?.map(|(head, _)| head))
     }
 }

@@ -3,22 +3,20 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytemuck::{Zeroable, bytes_of, bytes_of_mut};
 use guest_memory::{MappedU32, Mapping};
 use nvme_spec::data::{SglDescriptor, psdt, sgl_type};
-use nvme_spec::opcode::{admin, create, nvm};
+use nvme_spec::opcode::{create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
-use nvme_spec::{Cqe, Sqe, Status};
+use nvme_spec::{Sqe, Status};
 use rustix::io::Errno;
 
-use crate::fuse::Stuck;
-use crate::wire::vfio::{NO_REPLY, dma_map, get_region_info, region_read, region_write, set_irqs, version};
-use crate::wire::{connect, receive, send};
+use crate::rings::{Cq, Sq, create_cq, create_sq};
+use crate::socket::{is_closed, memory, patiently};
+use crate::vfio::{Client, NO_REPLY, dma_map, get_region_info, region_read, region_write, set_irqs};
 
 /// Where the queues' memory begins in the device's addresses.
 pub const QUEUES_IOVA: u64 = 1 << 32;
@@ -38,67 +36,31 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(3);
 const MSIX: u32 = 2;
 const IRQ_EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
 
-/// A submission queue with its completion queue.
-#[derive(Debug, Clone, Copy)]
-struct Pair {
-    id: u16,
-    tail: u16,
-    head: u16,
-    phase: bool,
-}
-
-impl Pair {
-    fn new(id: u16) -> Self {
-        Self { id, tail: 0, head: 0, phase: true }
-    }
-
-    fn sq_at(&self) -> u64 {
-        u64::from(self.id) * 2 * PAGE
-    }
-
-    fn cq_at(&self) -> u64 {
-        self.sq_at() + PAGE
-    }
-}
-
 /// A connection with a version agreed on, and soon a controller.
 pub struct Nvme {
-    stream: UnixStream,
+    /// The connection.
+    pub client: Client,
     /// Queues, lists and small data.
     pub memory: File,
-    doorbells: Option<std::sync::Arc<Mapping>>,
-    pairs: [Pair; 2],
+    doorbells: Option<Arc<Mapping>>,
+    /// By number.
+    queues: [(Sq, Cq); 2],
 }
 
 impl Nvme {
     /// Agrees on a version.
     pub fn greet(directory: &Path) -> io::Result<Self> {
-        let stream = connect(&directory.join("cntrl"))?;
-        let memory = crate::wire::memory(QUEUES_BYTES)?;
-        let this = Self { stream, memory, doorbells: None, pairs: [Pair::new(0), Pair::new(1)] };
-        this.send(&version("{}"), &[])?;
-        this.answer()?.map_err(io::Error::from)?;
-        Ok(this)
+        let client = Client::greet(&directory.join("cntrl"), COMMAND_LIMIT)?;
+        let queues = [0, 1].map(|number| {
+            let at = u64::from(number) * 2 * PAGE;
+            (Sq::new(at, ENTRIES, number), Cq::new(at + PAGE, ENTRIES))
+        });
+        Ok(Self { client, memory: memory(QUEUES_BYTES)?, doorbells: None, queues })
     }
 
     /// As [`Nvme::greet`], but the previous client may still be leaving.
     pub fn greet_patiently(directory: &Path) -> io::Result<Self> {
-        let start = Instant::now();
-        loop {
-            match Self::greet(directory) {
-                Err(error) if start.elapsed() > COMMAND_LIMIT => return Err(error),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
-                greeted => return greeted,
-            }
-        }
-    }
-
-    /// Leaves a file whose close never ends with the process that receives for the controller.
-    ///
-    /// # Errors
-    /// The file can't be sent.
-    pub fn leave(&self, stuck: &Stuck) -> io::Result<()> {
-        stuck.hand_over(|fd| self.send(&dma_map(1, 3, 0, 1 << 40, 4096), &[fd]))
+        patiently(COMMAND_LIMIT, || Self::greet(directory))
     }
 
     /// A controller that runs, with one I/O queue pair; its doorbells are mapped if asked for.
@@ -110,18 +72,9 @@ impl Nvme {
             this.map_doorbells()?;
         }
         this.enable()?;
-        let pages = |pair: Pair| (QUEUES_IOVA + pair.cq_at(), QUEUES_IOVA + pair.sq_at());
-        let (cq, sq) = pages(this.pairs[1]);
-        let size = u32::from(ENTRIES - 1) << 16 | 1;
-        let cq = Sqe {
-            opc: admin::CREATE_CQ,
-            dptr: [cq, 0],
-            cdw10: size,
-            cdw11: create::PC | create::IEN,
-            ..Sqe::default()
-        };
-        let sq =
-            Sqe { opc: admin::CREATE_SQ, dptr: [sq, 0], cdw10: size, cdw11: create::PC | 1 << 16, ..Sqe::default() };
+        let (sq, cq) = this.queues[1];
+        let cq = create_cq(1, ENTRIES, QUEUES_IOVA + cq.at, create::PC | create::IEN);
+        let sq = create_sq(1, ENTRIES, QUEUES_IOVA + sq.at, 1);
         for sqe in [cq, sq] {
             let status = this.run(0, sqe)?;
             if !status.is_success() {
@@ -131,45 +84,21 @@ impl Nvme {
         Ok(this)
     }
 
-    /// Sends a message.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.stream, bytes, fds)
-    }
-
-    /// Reads the next reply's payload.
-    pub fn answer(&self) -> io::Result<Result<Vec<u8>, Errno>> {
-        let mut header = [0; 16];
-        receive(&self.stream, &mut header)?;
-        let word = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let mut payload = vec![0; (word(4) as usize).saturating_sub(header.len())];
-        receive(&self.stream, &mut payload)?;
-        Ok(if word(8) & 0x20 == 0 { Ok(payload) } else { Err(Errno::from_raw_os_error(word(12) as i32)) })
-    }
-
-    /// Sends a message and reads its reply's payload.
-    pub fn ask(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Result<Vec<u8>, Errno>> {
-        self.send(bytes, fds)?;
-        self.answer()
-    }
-
     /// Maps the start of `file` at `iova`; says whether that was granted.
     pub fn map(&self, iova: u64, file: &File, len_bytes: u64) -> io::Result<Result<(), Errno>> {
-        Ok(self.ask(&dma_map(1, 3, 0, iova, len_bytes), &[file.as_fd()])?.map(drop))
+        Ok(self.client.ask(&dma_map(1, 3, 0, iova, len_bytes), &[file.as_fd()])?.map(drop))
     }
 
     /// Has MSI-X vector 0 signal `event`.
     pub fn set_interrupt(&self, event: BorrowedFd<'_>) -> io::Result<()> {
         let message = set_irqs(1, IRQ_EVENTFD_TRIGGER, MSIX, 0, 1, &[]);
-        self.ask(&message, &[event])?.map(drop).map_err(io::Error::from)
+        self.client.ask(&message, &[event])?.map(drop).map_err(io::Error::from)
     }
 
     fn map_doorbells(&mut self) -> io::Result<()> {
-        self.send(&get_region_info(1, 4096, 0), &[])?;
-        let mut header = [0; 16];
-        let fd = receive(&self.stream, &mut header)?;
-        let size = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) as usize;
-        let mut payload = vec![0; size.saturating_sub(header.len())];
-        let fd = fd.or(receive(&self.stream, &mut payload)?).ok_or(io::ErrorKind::InvalidData)?;
+        self.client.send(&get_region_info(1, 4096, 0), &[])?;
+        let (payload, fd) = self.client.answer_with_fd()?;
+        let (payload, fd) = (payload?, fd.ok_or(io::ErrorKind::InvalidData)?);
         let offset = payload.get(24..32).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
         let offset = offset.ok_or(io::ErrorKind::InvalidData)? + DOORBELLS;
         self.doorbells = Some(Mapping::shared(fd.as_fd(), offset, PAGE, true).map_err(io::Error::other)?);
@@ -177,12 +106,12 @@ impl Nvme {
     }
 
     fn write_register(&self, reg: Reg, value: &[u8]) -> io::Result<()> {
-        self.ask(&region_write(1, 0, 0, reg.offset(), value), &[])?.map(drop).map_err(io::Error::from)
+        self.client.ask(&region_write(1, 0, 0, reg.offset(), value), &[])?.map(drop).map_err(io::Error::from)
     }
 
     /// CSTS.
     pub fn status_register(&self) -> io::Result<Csts> {
-        let reply = self.ask(&region_read(1, 0, Reg::Csts.offset(), 4), &[])?.map_err(io::Error::from)?;
+        let reply = self.client.ask(&region_read(1, 0, Reg::Csts.offset(), 4), &[])?.map_err(io::Error::from)?;
         let value = reply.get(16..20).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         Ok(Csts(value.ok_or(io::ErrorKind::InvalidData)?))
     }
@@ -197,11 +126,11 @@ impl Nvme {
     /// Whether it runs once it is enabled, with its queues where they are; else it reports a fatal status.
     pub fn comes_up(&self) -> io::Result<bool> {
         // Memory space and bus mastering.
-        self.ask(&region_write(1, 0, 7, 4, &6_u16.to_le_bytes()), &[])?.map_err(io::Error::from)?;
-        let pair = self.pairs[0];
+        self.client.ask(&region_write(1, 0, 7, 4, &6_u16.to_le_bytes()), &[])?.map_err(io::Error::from)?;
+        let (sq, cq) = self.queues[0];
         self.write_register(Reg::Aqa, &Aqa::new(ENTRIES - 1, ENTRIES - 1).0.to_le_bytes())?;
-        self.write_register(Reg::Asq, &(QUEUES_IOVA + pair.sq_at()).to_le_bytes())?;
-        self.write_register(Reg::Acq, &(QUEUES_IOVA + pair.cq_at()).to_le_bytes())?;
+        self.write_register(Reg::Asq, &(QUEUES_IOVA + sq.at).to_le_bytes())?;
+        self.write_register(Reg::Acq, &(QUEUES_IOVA + cq.at).to_le_bytes())?;
         self.write_register(Reg::Cc, &Cc::enable_nvm().0.to_le_bytes())?;
         let start = Instant::now();
         loop {
@@ -218,16 +147,12 @@ impl Nvme {
 
     /// Puts a command into queue 0 or 1, under an identifier that the caller chose.
     pub fn submit(&mut self, queue: usize, sqe: Sqe) -> io::Result<()> {
-        let pair = &mut self.pairs[queue];
-        self.memory.write_all_at(bytes_of(&sqe), pair.sq_at() + u64::from(pair.tail) * 64)?;
-        pair.tail = (pair.tail + 1) % ENTRIES;
-        Ok(())
+        self.queues[queue].0.push(&self.memory, &sqe)
     }
 
     /// Rings a submission queue's doorbell.
     pub fn ring(&self, queue: usize) -> io::Result<()> {
-        let pair = self.pairs[queue];
-        self.doorbell(u64::from(pair.id) * 8, pair.tail.into())
+        self.doorbell(queue as u64 * 8, self.queues[queue].0.tail.into())
     }
 
     /// Writes the doorbell at this offset.
@@ -237,27 +162,22 @@ impl Nvme {
                 cell.store(value);
                 Ok(())
             }
-            None => self.send(&region_write(1, NO_REPLY, 0, DOORBELLS + offset, &value.to_le_bytes()), &[]),
+            None => self.client.send(&region_write(1, NO_REPLY, 0, DOORBELLS + offset, &value.to_le_bytes()), &[]),
         }
     }
 
     /// What completed: identifiers and statuses.
     pub fn poll(&mut self, queue: usize) -> io::Result<Vec<(u16, Status)>> {
         let mut done = Vec::new();
-        let pair = &mut self.pairs[queue];
-        while done.len() < ENTRIES.into() {
-            let mut cqe = Cqe::zeroed();
-            self.memory.read_exact_at(bytes_of_mut(&mut cqe), pair.cq_at() + u64::from(pair.head) * 16)?;
-            if cqe.phase() != pair.phase {
-                break;
-            }
+        let cq = &mut self.queues[queue].1;
+        while done.len() < ENTRIES.into()
+            && let Some(cqe) = cq.take(&self.memory)?
+        {
             done.push((cqe.cid, cqe.status()));
-            pair.head = (pair.head + 1) % ENTRIES;
-            pair.phase ^= pair.head == 0;
         }
-        let (at, head) = (u64::from(pair.id) * 8 + 4, pair.head);
+        let head = cq.head;
         if !done.is_empty() {
-            self.doorbell(at, head.into())?;
+            self.doorbell(queue as u64 * 8 + 4, head.into())?;
         }
         Ok(done)
     }
@@ -280,7 +200,7 @@ impl Nvme {
 
     /// Whether the daemon closed the connection. Reads what is unread.
     pub fn is_closed(&self) -> bool {
-        self.status_register().is_err_and(|error| crate::wire::is_closed(&error))
+        self.status_register().is_err_and(|error| is_closed(&error))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A socket on which bytes travel with descriptors, and both protocols' messages.
+//! A socket on which bytes travel with file descriptors.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -16,25 +16,29 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-#[path = "../../../frontends/vfio-user/tests/server/common/message.rs"]
-pub mod vfio;
-#[path = "../../../frontends/vhost-user/tests/server/common/message.rs"]
-pub mod vhost;
+/// More than either protocol takes; the kernel's limit is 253.
+const MAX_FDS: usize = 128;
 
-/// More than either protocol takes.
-const MAX_FDS: usize = 16;
-/// An answer that takes longer is one that the attacker waits for in vain.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-
-/// Connects to `socket`.
-pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+/// Connects to `socket`. Sending and receiving fail after `limit`.
+pub fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     Ok(stream)
 }
 
-/// Sends `bytes` with `fds`.
+/// Repeats `attach` until it succeeds or `limit` is over: the previous client may still be leaving.
+pub fn patiently<T>(limit: Duration, attach: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match attach() {
+            Err(_) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+            attached => return attached,
+        }
+    }
+}
+
+/// Sends all `bytes`, the first of them with `fds`.
 pub fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -72,6 +76,15 @@ pub fn receive(mut stream: &UnixStream, bytes: &mut [u8]) -> io::Result<Option<O
     Ok(fd)
 }
 
+/// Reads until the server closes the connection, at most `limit` for each piece.
+pub fn await_end(mut stream: &UnixStream, limit: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(limit))?;
+    match io::copy(&mut stream, &mut io::sink()) {
+        Err(error) if !is_closed(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Whether an error says that the daemon closed the connection.
 pub fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
@@ -82,9 +95,9 @@ pub fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Memory that may shrink.
+/// Memory in a file, which may shrink.
 pub fn memory(len_bytes: u64) -> io::Result<File> {
-    let fd = memfd_create("hostile", MemfdFlags::CLOEXEC)?;
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC)?;
     ftruncate(fd.as_fd(), len_bytes)?;
     Ok(fd.into())
 }
