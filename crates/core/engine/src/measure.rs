@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::job::{Operation, Shape};
 
 /// Standard errors between what was seen and what is relied on.
-const CAUTION: f64 = 2.0;
+const CAUTION: f64 = 1.0;
 /// At least this part of the I/Os that may be late is relied on.
 const LEAST_LATE: f64 = 0.25;
 /// Batches that a run is parted into, to see how much it varies.
@@ -169,7 +169,7 @@ impl Tally {
         Some((took_ns, took_ns <= target.0 && self.errors == 0))
     }
 
-    /// As [`judge`](Self::judge), but of fewer I/Os by twice the standard error of the late ones' part.
+    /// As [`judge`](Self::judge), but of fewer I/Os by the standard error of the late ones' part.
     pub(crate) fn cautious_ns(&self, (_, percentile): (Nanos, Percentile)) -> Option<u64> {
         let may_be_late = 1.0 - percentile.quantile();
         let margin = CAUTION * self.late_error()?;

@@ -60,7 +60,7 @@ pub struct TenantReport {
     pub latency_percentile: Option<f64>,
     /// The latency that the promised percentage did not exceed.
     pub at_percentile_ns: Option<u64>,
-    /// What it does not exceed with twice the standard error that a run of this length has, if there are windows.
+    /// What it does not exceed with the standard error that a run of this length has, if there are windows.
     #[serde(skip)]
     pub cautious_ns: Option<u64>,
     /// The part of their time that its commands waited in their queue, over the whole run.

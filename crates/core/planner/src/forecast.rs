@@ -39,7 +39,7 @@ pub struct TenantForecast {
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
-    /// What as many commands as were promised, 99 of 100 without a promise, do not exceed; twice the standard error of
+    /// What as many commands as were promised, 99 of 100 without a promise, do not exceed; the standard error of
     /// the play is added, so that a promise does not rest on luck.
     pub at_percentile: Nanos,
     /// An upper bound of the latency, if addresses and sizes are random, the drive behaves as its profile and guests'

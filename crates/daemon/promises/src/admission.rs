@@ -432,11 +432,11 @@ mod tests {
         const HEAVY: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = \"100k\"";
         let floor = |ios: &str| format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
         let mut cases: Vec<(&str, String)> =
-            ["passthrough", "lpns", "fair", "evenkeel", "wrr"].map(|policy| (policy, String::new())).into();
-        cases.extend(["300k", "1300k"].map(|ios| ("evenkeel", floor(ios))));
+            ["passthrough", "evenkeel"].map(|policy| (policy, String::new())).into();
+        cases.push(("evenkeel", floor("300k")));
         let mut named = 0;
         for (policy, floor) in cases {
-            for (target, demand) in [("5us", ""), ("5us", HEAVY), ("9us", ""), ("20us", "")] {
+            for (target, demand) in [("5us", HEAVY), ("20us", "")] {
                 let refused = |target: &str| {
                     let db = format!("latency_target = \"{target}\"\n{demand}");
                     let (config, admission) = assess(&(model(policy, &db, "") + &floor));
@@ -450,7 +450,7 @@ mod tests {
                 assert!(of_db.is_empty(), "{policy} {target} {demand} {floor}: {told}: {of_db:?}");
             }
         }
-        assert!(named > 10, "{named}");
+        assert!(named >= 3, "{named}");
     }
 
     /// `db` at the edge of what it was promised, beside a neighbour of that weight.
@@ -516,35 +516,57 @@ mod tests {
         admission.refuse(&config).expect("admitted");
     }
 
+    /// A light and a heavy neighbour's weight, and what `db` takes beside each.
+    fn edges() -> [(u32, Nanos); 2] {
+        let of = |weight: u32| {
+            let config = assess(&at_the_edge("latency_target = \"1s\"", weight)).0;
+            let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
+            let outcome = Forecasts::default().outcome(&planning::of_config(&config, &profile)).expect("played");
+            (weight, outcome.expect("playable").forecast.tenants[0].at_percentile)
+        };
+        [5, 100].map(of)
+    }
+
     #[test]
     fn a_promise_that_stands_is_not_refused_for_what_forecasts_cant_tell() {
-        let edge = |weight: u32| at_the_edge("latency_target = \"266us\"", weight);
-        let (config, admission) = assess(&edge(5));
-        admission.refuse(&config).expect("it takes 265");
-        let (config, admission) = assess(&edge(6));
-        admission.refuse(&config).expect_err("it takes 270, and is nothing to promise anew");
-        change(&edge(5), &edge(6)).expect("it was promised");
-        change(&edge(5), &edge(8)).expect_err("it takes 277: that breaks it");
-        // So the next start has to take it, and says so.
+        let [(light, takes), (heavy, takes_long)] = edges();
+        let edge = |target: Nanos, weight: u32| at_the_edge(&format!("latency_target = \"{target}\""), weight);
+        let target = Nanos(takes.0 * 11 / 10);
+        let (config, admission) = assess(&edge(target, light));
+        admission.refuse(&config).expect("it takes less");
+        change(&edge(target, light), &edge(target, heavy)).expect_err("that breaks it");
+        // Within what a play can tell.
+        let (config, admission) = assess(&edge(takes_long, heavy));
+        admission.refuse(&config).expect_err("nothing to promise anew");
+        change(&edge(takes_long, light), &edge(takes_long, heavy)).expect("it was promised");
+        // The next start does not judge it.
+        let (config, _) = assess(&edge(target, heavy));
         let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
         let admission = Admission::at_start(&config, &profile, &|name| name == "db", &Forecasts::default());
         admission.refuse(&config).expect("it was there");
-        let [warning] = &admission.warnings[..] else { panic!("{admission:?}") };
-        assert!(warning.what.contains("\"db\" was promised 266us: 99 of") && warning.remedy.contains("it stands"));
+        assert_eq!(admission.promises[0].verdict, "stands", "{admission:?}");
     }
 
     #[test]
     fn a_change_is_not_refused_for_a_promise_that_it_makes_no_worse() {
-        let edge = |weight: u32| at_the_edge("latency_target = \"266us\"", weight);
+        let edges = edges();
+        let [low, high] = edges;
+        assert!(high.1.0 as f64 > low.1.0 as f64 * 1.2, "{edges:?}");
+        let target = Nanos(low.1.0 * 9 / 10);
+        let with = |target: Nanos, weight: u32| at_the_edge(&format!("latency_target = \"{target}\""), weight);
+        let edge = |weight: u32| with(target, weight);
         // What it takes already, for whatever reason: more than what was promised.
-        let missed = edge(16);
+        let missed = edge(low.0);
         change(&missed, &missed.replace("name = \"web\"\nsize = \"4MiB\"", "name = \"web\"\nsize = \"8MiB\""))
             .expect("nobody's promise is touched");
-        change(&missed, &edge(8)).expect("it is missed by less");
-        change(&missed, &edge(100)).expect_err("it is missed by more");
+        change(&edge(high.0), &missed).expect("it is missed by less");
+        change(&missed, &edge(high.0)).expect_err("it is missed by more");
         // A promise is judged anew where more is asked for, and where none was made.
-        change(&missed, &at_the_edge("latency_target = \"265us\"", 16)).expect_err("more is promised");
-        let overcommitted = at_the_edge("latency_target = \"266us\"\novercommit = true", 16);
+        change(&missed, &with(Nanos(target.0 - 1_000), low.0)).expect_err("more is promised");
+        let overcommitted = missed.replace(
+            &format!("latency_target = \"{target}\""),
+            &format!("latency_target = \"{target}\"\novercommit = true"),
+        );
         change(&overcommitted, &missed).expect_err("nothing was promised");
     }
 

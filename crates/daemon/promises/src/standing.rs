@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 /// What forecasts can't tell apart: a promise that stands may seem to be missed by so much.
-const RESOLUTION: f64 = 0.04;
+const RESOLUTION: f64 = 0.05;
 
 /// Whether a latency is one that a target stands with.
 pub(crate) fn is_within(latency: Nanos, target: Nanos) -> bool {

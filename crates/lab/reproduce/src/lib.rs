@@ -24,6 +24,3 @@ mod words;
 pub use paper::{Mark, Paper, Printed, derived, printed};
 pub use papers::qos::printed as qos;
 pub use runner::{Error, Options, Progress, run};
-pub fn speed() {
-    papers::qos::mixes::speed()
-}

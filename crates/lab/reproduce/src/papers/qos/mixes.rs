@@ -41,7 +41,7 @@ const BOUND: usize = 3;
 /// percent.
 const LIMITS: [(&str, f64, f64); 2] = [("half", 0.5, 2.0), ("95 of 100", 0.95, 8.0)];
 
-/// Of ourselves: mixes with a promise that is wrongly made, and wrongly refused, in percent.
+/// Of ourselves: promises that are wrongly made, and wrongly refused, in percent of all.
 const WRONGLY_MADE: f64 = 1.0;
 const WRONGLY_REFUSED: f64 = 5.0;
 
@@ -53,8 +53,8 @@ type Seen = [Option<f64>; METRICS.len()];
 struct Played {
     policy: &'static str,
     drive: String,
-    /// Whether every promise was forecast to hold, and did; `None` where nothing is promised.
-    promises: Option<(bool, bool)>,
+    /// Of each promise whether it was forecast to hold, and whether it did.
+    promises: Vec<(bool, bool)>,
     tenants: Vec<Seen>,
 }
 
@@ -74,8 +74,8 @@ fn play(mix: &Mix, longer: u64) -> Result<Played, String> {
     let effort = Effort { ios: longer * FULL.ios, each: longer * FULL.each };
     let report = engine::play_within(&scenario, effort, &|| false).map_err(|error| error.to_string())?;
     let seen = report.ok_or("it was cut off")?.tenants;
-    let kept = seen.iter().filter_map(|seen| seen.kept);
-    let promises = (!outcome.promises.is_empty()).then(|| (outcome.keeps_all(), kept.fold(true, |all, it| all && it)));
+    let judged = outcome.promises.iter().zip(seen.iter().filter(|seen| seen.target_ns.is_some()));
+    let promises = judged.filter_map(|(promise, seen)| Some((promise.verdict.is_kept(), seen.kept?))).collect();
     let drive = mix.site.profile.name.to_string();
     Ok(Played { policy: name, drive, promises, tenants: compare(mix, &outcome.forecast, &seen) })
 }
@@ -142,7 +142,7 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     for profile in ssd_model::Profile::names() {
         rows(&mut figure, profile, &of(&|one| one.drive == profile));
     }
-    confusion(&mut figure, &played.iter().filter_map(|(_, one)| one.promises).collect::<Vec<_>>());
+    confusion(&mut figure, &played.iter().flat_map(|(_, one)| one.promises.iter().copied()).collect::<Vec<_>>());
     let bounds: Vec<f64> = all.iter().filter_map(|one| one[BOUND]).collect();
     let exceeded = bounds.iter().filter(|ratio| **ratio < 1.0).count();
     figure.demand(
@@ -153,7 +153,7 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     Ok(vec![figure])
 }
 
-/// Mixes by what was forecast of their promises, and what became of them.
+/// Promises by what was forecast of them, and what became of them.
 fn confusion(figure: &mut Figure, promises: &[(bool, bool)]) {
     let percent = |said: bool, seen: bool| {
         let count = promises.iter().filter(|one| **one == (said, seen)).count();
@@ -161,66 +161,14 @@ fn confusion(figure: &mut Figure, promises: &[(bool, bool)]) {
     };
     for (said, series) in [(true, "promised"), (false, "refused")] {
         for (seen, x) in [(true, "kept"), (false, "broken")] {
-            figure.show(series, x, "mixes with promises (%)", percent(said, seen));
+            figure.show(series, x, "of all promises (%)", percent(said, seen));
         }
     }
     for (what, said, seen, limit) in
         [("promised and broken", true, false, WRONGLY_MADE), ("refused and kept", false, true, WRONGLY_REFUSED)]
     {
         let part = percent(said, seen);
-        let saw = format!("{part:.1} % of {} mixes", promises.len());
+        let saw = format!("{part:.1} % of {} promises", promises.len());
         figure.demand(format!("at most {limit:.0} % are {what}"), part <= limit, saw);
-    }
-}
-
-pub fn speed() {
-    let env = |k: &str, d: u64| -> u64 { std::env::var(k).ok().and_then(|v| v.parse().ok()).unwrap_or(d) };
-    let (first, n, longer) = (env("FIRST", 0), env("N", 12), env("LONGER", 10));
-    let mut all: std::collections::BTreeMap<&str, Vec<Seen>> = Default::default();
-    let mut conf: Vec<(bool, bool)> = vec![];
-    for seed in first..first + n {
-        let mix = draw(seed);
-        let start = std::time::Instant::now();
-        let f = planner::predict(&mix.site, &policy(policy_of(&mix), &mix), &mix.tenants).unwrap();
-        let wall = start.elapsed().as_secs_f64();
-        let p = play(&mix, longer).unwrap();
-        let e: Vec<String> = (0..3)
-            .map(|m| {
-                format!(
-                    "{:.1}/{:.1}",
-                    percentile(&p.tenants, m, 0.5).unwrap_or(-1.0),
-                    percentile(&p.tenants, m, 0.95).unwrap_or(-1.0)
-                )
-            })
-            .collect();
-        println!(
-            "{seed} {} {} {} tenants {:.2} s {} ios errors {} {:?}",
-            p.policy,
-            p.drive,
-            mix.tenants.len(),
-            wall,
-            f.played_ios,
-            e.join(" "),
-            p.promises
-        );
-        if let Some(c) = p.promises {
-            conf.push(c);
-        }
-        all.entry(p.policy).or_default().extend(p.tenants);
-    }
-    for (policy, seen) in &all {
-        let e: Vec<String> = (0..3)
-            .map(|m| {
-                format!(
-                    "{:.1}/{:.1}",
-                    percentile(seen, m, 0.5).unwrap_or(-1.0),
-                    percentile(seen, m, 0.95).unwrap_or(-1.0)
-                )
-            })
-            .collect();
-        println!("{policy} {} tenants: {}", seen.len(), e.join(" "));
-    }
-    for c in [(true, true), (true, false), (false, true), (false, false)] {
-        println!("{c:?} {}", conf.iter().filter(|x| **x == c).count());
     }
 }
