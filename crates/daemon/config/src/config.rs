@@ -18,6 +18,7 @@ use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
+use crate::values::{Doorbells, WipeBy};
 use crate::{added, check};
 
 /// A file is a few lines for each tenant; much more is some other file.
@@ -96,15 +97,6 @@ pub struct Device {
     pub wipe: WipeBy,
     /// New disks take the place of what the drive holds. The command line names such a drive, never the file.
     pub discard_content: bool,
-}
-
-/// How the wiper makes zeros of what a deleted disk left. Three passes are written whatever is said here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WipeBy {
-    /// Zeros are written.
-    Overwrite,
-    /// The drive is told to ([`Op::WriteZeroes`](io_model::Op::WriteZeroes)), and what it then reads as is looked at.
-    WriteZeroes,
 }
 
 /// What stands behind the drive.
@@ -216,15 +208,6 @@ pub(crate) struct TenantMarks {
     /// Whether `max_memory` and `max_maps` are written.
     pub has_memory: [bool; 2],
     pub frontend: FrontendMarks,
-}
-
-/// How a tenant's doorbells reach us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Doorbells {
-    /// A page that the guest writes without an exit.
-    Mapped,
-    /// Each write is a message.
-    Trapped,
 }
 
 impl Config {

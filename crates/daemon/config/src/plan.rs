@@ -5,7 +5,8 @@ use std::ops::Range;
 use policy::Settings;
 
 use crate::config::{Config, PollerLayout, Pollers, Tenant};
-use crate::frontend::{Frontend, Mode, Threads};
+use crate::frontend::Frontend;
+use crate::values::{Mode, Threads};
 
 /// VQs of an NVMe tenant: a guest has about as many I/O queues as vCPUs; four and the admin queue is the usual case.
 const NVME_VQS: u16 = 5;

@@ -11,11 +11,12 @@ use toml::Spanned;
 use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, Device, PollerLayout};
 use crate::demand::DemandLoad;
-use crate::frontend::{Frontend, Mode, Serving, Threads};
+use crate::frontend::{Frontend, Serving};
 use crate::memory;
 use crate::namespace;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
+use crate::values::{Mode, Threads};
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.

@@ -9,12 +9,13 @@ use layout::{Change, Placement};
 use policy::{ArbitratedConfig, Percentile, Settings, Terms};
 use serde::Serialize;
 
-use crate::config::{Config, Doorbells};
+use crate::config::Config;
 use crate::demand::Demand;
-use crate::frontend::{Frontend, Threads};
+use crate::frontend::Frontend;
 use crate::namespace::{Attachment, Namespace};
 use crate::plan::{Poller, Serves};
 use crate::prepare::Prepared;
+use crate::values::{Doorbells, Threads};
 
 /// What `evenkeel check` prints. Sizes in bytes, times in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::config::Config;
-use crate::frontend::Mode;
 use crate::problem::{Problem, Sink};
+use crate::values::Mode;
 
 /// As the kernel lists them: `0-3,8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
