@@ -129,8 +129,6 @@ impl Draft {
             namespaces: Vec::new(),
             marks: config.marks.clone(),
             policy_mark: None,
-            layout_mark: None,
-            best_effort_mark: None,
         }
     }
 }

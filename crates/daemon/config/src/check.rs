@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
-use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::config::{Backend, Config, Device, Marks, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
@@ -114,8 +114,6 @@ pub(crate) struct Draft {
     pub namespaces: Vec<NamespaceDraft>,
     pub marks: Marks,
     pub policy_mark: Option<Range<usize>>,
-    pub layout_mark: Option<Range<usize>>,
-    pub best_effort_mark: Option<Range<usize>>,
 }
 
 /// A tenant as far as it could be read.
@@ -233,8 +231,6 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         namespaces: read_namespaces(sink, &top, &|section| view.has_namespace(section, &drives)),
         marks,
         policy_mark: policy_section.span,
-        layout_mark: pollers_section.mark("layout"),
-        best_effort_mark: pollers_section.mark("best_effort"),
     }
 }
 
@@ -366,15 +362,15 @@ fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, 
 }
 
 fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {
-    section.reject_unknown(sink);
-    let layouts = [("per-guaranteed", PollerLayout::PerGuaranteed), ("shared", PollerLayout::Shared)];
-    let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
+    section.reject_unknown_but(sink, &["layout"]);
+    let remedy = "remove the line, and write threads = \"shared\" for each guaranteed tenant that is to have no poller \
+                  of its own";
+    section.forbid(sink, "layout", "the `threads` of each tenant say which pollers serve it", remedy);
     let best_effort = pollers::BEST_EFFORT.get_or_default(sink, section);
     let cpus = pollers::CPUS.get(sink, section);
     marks.cpus = cpus.as_ref().map(Spanned::span);
     let idle_after = pollers::IDLE_AFTER.get_or_default(sink, section);
     Some(Pollers {
-        layout: layout?,
         best_effort: best_effort?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,

@@ -139,11 +139,8 @@ pub enum Backend {
 /// The threads that move commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pollers {
-    /// How tenants are shared out to pollers.
-    pub layout: PollerLayout,
     /// Pollers that best-effort tenants are spread over, but for those that have their own; under policies that
-    /// [give none](policy::PolicyKind::gives_own_pollers) to guaranteed ones, these too: 1 to 64; see
-    /// [`Config::shared_pollers`].
+    /// [give none](policy::PolicyKind::gives_own_pollers) to guaranteed ones, these too: 1 to 64.
     pub best_effort: u16,
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
@@ -151,16 +148,6 @@ pub struct Pollers {
     pub idle_after: Nanos,
     /// How many pollers of other drives come before these on the same CPUs.
     pub first: usize,
-}
-
-/// How tenants are shared out to pollers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PollerLayout {
-    /// One for each guaranteed tenant, one or [several](Pollers::best_effort) for all others. Under policies that serve
-    /// all together, one or several for all.
-    PerGuaranteed,
-    /// One for all.
-    Shared,
 }
 
 /// Where block devices of this host's have their names.

@@ -23,12 +23,12 @@ pub enum Frontend {
 /// How a disk is served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Serving {
-    /// Which threads serve its queues.
-    pub threads: Threads,
+    /// Which threads serve its queues; `None`: those that its class and the policy call for.
+    pub threads: Option<Threads>,
     /// When they sleep.
     pub mode: Mode,
-    /// CPUs of its own threads, that of queue i at i modulo the length; empty: not pinned, and always so for
-    /// [`Threads::Shared`].
+    /// CPUs of its own threads, that of queue i at i modulo the length; empty: not pinned, and always so without
+    /// [threads of its own](Frontend::has_own_threads).
     pub cpus: Vec<u32>,
     /// Nobody can write to it.
     pub read_only: bool,
@@ -79,9 +79,14 @@ impl Frontend {
         self.serving().read_only
     }
 
-    /// Which threads serve its queues.
-    pub fn threads(&self) -> Threads {
+    /// Which threads the file asks for; [`Config::threads`](crate::Config::threads) are those that serve it.
+    pub fn threads(&self) -> Option<Threads> {
         self.serving().threads
+    }
+
+    /// Whether the file gives it threads of its own.
+    pub fn has_own_threads(&self) -> bool {
+        !matches!(self.threads(), None | Some(Threads::Shared))
     }
 
     /// When its threads sleep.
@@ -97,7 +102,7 @@ impl Frontend {
 
 impl Serving {
     /// As one that says nothing of it.
-    pub const USUAL: Self = Self { threads: Threads::Shared, mode: Mode::Adaptive, cpus: Vec::new(), read_only: false };
+    pub const USUAL: Self = Self { threads: None, mode: Mode::Adaptive, cpus: Vec::new(), read_only: false };
 }
 
 /// Where the keys of a front end stand.
@@ -172,10 +177,10 @@ fn read_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Servin
 }
 
 /// Which threads serve it, and the CPUs of its own ones.
-fn read_threads(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<(Threads, Vec<u32>)> {
-    let threads = tenant::THREADS.get_or_default(sink, section);
+fn read_threads(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<(Option<Threads>, Vec<u32>)> {
+    let threads = tenant::THREADS.get_if_any(sink, section);
     let cpus = tenant::CPUS.get(sink, section);
-    if threads == Some(Threads::Shared) {
+    if matches!(threads, Some(None | Some(Threads::Shared))) {
         let remedy = "name them under [pollers], or write threads = \"dedicated\" or \"per-queue\"";
         section.forbid(sink, "cpus", "with threads = \"shared\" the tenant has no threads of its own", remedy);
     }

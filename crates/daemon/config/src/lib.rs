@@ -73,9 +73,7 @@ mod values;
 pub use access::{ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
-pub use config::{
-    Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, PollerLayout, Pollers, Tenant, read_opened, read_text,
-};
+pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};
 pub use frontend::{Frontend, Serving};

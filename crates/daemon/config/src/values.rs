@@ -51,7 +51,7 @@ pub enum Doorbells {
 /// Which threads serve a tenant's queues. A queue's commands are submitted and completed by one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Threads {
-    /// Those that `[pollers]` lays out, with other tenants' queues.
+    /// Those of `[pollers]`, with other tenants' queues.
     Shared,
     /// One for this tenant alone: VBMq's data plane.
     Dedicated,

@@ -478,7 +478,7 @@ impl ServedDrive {
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
             queues: Some(tenant.queues),
-            threads: Some(tenant.frontend.threads().name().to_owned()),
+            threads: Some(self.config.threads(tenant).name().to_owned()),
             mode: (!tenant.frontend.is_controller()).then(|| tenant.frontend.mode().name().to_owned()),
             cpus: tenant.frontend.cpus().to_vec(),
             nsid: None,

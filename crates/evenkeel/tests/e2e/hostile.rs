@@ -13,8 +13,9 @@ use crate::raw::message::*;
 use crate::raw::{Raw, memory};
 
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true\n\
-                      [policy]\nname = \"lpns\"\n[pollers]\nlayout = \"shared\"\n\
+                      [policy]\nname = \"lpns\"\n\
                       [[tenant]]\nname = \"good\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
+                      threads = \"shared\"\n\
                       [[tenant]]\nname = \"bad\"\nsize = \"4MiB\"\n";
 const LIFE: &str = "--rw randrw --bs 8k --iodepth 8 --verify --runtime 10m";
 

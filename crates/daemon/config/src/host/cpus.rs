@@ -76,7 +76,7 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
                  promise",
                 polling + adaptive
             ),
-            "let the daemon have more CPUs, let tenants share pollers (layout = \"shared\" of [pollers], threads = \
+            "let the daemon have more CPUs, let tenants share pollers (threads = \
              \"shared\" of those with a thread for each queue), or write mode = \"event\" where latency does not \
              matter",
         ),

@@ -159,8 +159,6 @@ section! { "`[policy]` of `drr`: weights in KiB." drr
 }
 
 section! { "`[pollers]`." pollers
-    LAYOUT: Apart = "layout", Apart("`per-guaranteed`, `shared`"), Written("per-guaranteed"), AtStart,
-        "Whether guaranteed tenants have a poller each.";
     BEST_EFFORT: Whole<u16> = "best_effort", Whole(1, 64), Is(1), AtStart,
         "Threads that tenants share that have none of their own.";
     CPUS: Shaped<Vec<u32>> = "cpus", CPUS_OF_HOST, Absent("not pinned"), AtStart,
@@ -225,7 +223,9 @@ section! { "`[[tenant]]`." tenant
     QUEUES: Whole<u16> = "queues", Whole(1, 64),
         By("`64`; `4` of `ublk`; `42` of a virtio-blk disk whose `priority` is `client`", queues), Detached,
         "I/O queues offered to the guest.";
-    THREADS: Word<Threads> = "threads", Word(super::THREADS), Is(Threads::Shared), Detached,
+    THREADS: Word<Threads> = "threads", Word(super::THREADS),
+        By("`dedicated` of a guaranteed tenant where the policy gives it a poller, else `shared`",
+            |of| (!is_guaranteed(of)).then_some(Threads::Shared)), Detached,
         "The threads that serve it: others' too, one alone, or one for each queue.";
     MODE: Word<Mode> = "mode", Word(MODES), Is(Mode::Adaptive), Detached,
         "When the threads of a virtio-blk disk or block device sleep: without I/O for a while, never, or always.";
