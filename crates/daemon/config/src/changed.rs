@@ -140,6 +140,7 @@ impl TenantDraft {
         Self {
             span: marks.name.clone(),
             name: Some(Spanned::new(marks.name.clone(), tenant.name.clone())),
+            labels: Some(tenant.labels.clone()),
             size: Some(Spanned::new(marks.size.clone(), tenant.size)),
             offset: tenant.offset.map(|offset| Spanned::new(marks.offset.clone().unwrap_or(OUTSIDE), offset)),
             frontend: FrontendDraft {

@@ -1,5 +1,6 @@
 //! From the file's text to a [`Config`]: every section read, every problem noted.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -120,6 +121,7 @@ pub(crate) struct Draft {
 pub(crate) struct TenantDraft {
     pub span: Range<usize>,
     pub name: Option<Spanned<String>>,
+    pub labels: Option<BTreeMap<String, String>>,
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
@@ -173,6 +175,7 @@ impl TenantDraft {
         };
         Some(Tenant {
             name: name.into_inner(),
+            labels: self.labels?,
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
@@ -417,6 +420,7 @@ pub(crate) fn read_tenant(
     }
     let section = section;
     section.reject_unknown(sink);
+    let labels = tenant::LABELS.get_if_any(sink, &section).map(Option::unwrap_or_default);
     let size = tenant::SIZE.require(sink, &section, "add size = \"16GiB\"");
     let offset = tenant::OFFSET.get(sink, &section);
     let frontend = read_frontend(sink, &section);
@@ -428,7 +432,21 @@ pub(crate) fn read_tenant(
     let demand = read_demand(sink, &section);
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, memory, overcommit, demand, lba_size, queues, socket }
+    TenantDraft {
+        span,
+        name,
+        labels,
+        size,
+        offset,
+        frontend,
+        terms,
+        memory,
+        overcommit,
+        demand,
+        lba_size,
+        queues,
+        socket,
+    }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &TermsDraft) -> Option<bool> {

@@ -1,5 +1,6 @@
 //! The checked values.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -158,6 +159,8 @@ pub const DEVICE_DIR: &str = "/dev/evenkeel";
 pub struct Tenant {
     /// 1 to 63 of `a-z 0-9 _ -`, the first a letter or digit. Unique; the layout file knows the tenant by it.
     pub name: String,
+    /// Names that others know it by: texts by their keys.
+    pub labels: BTreeMap<String, String>,
     /// A multiple of [`RANGE_STEP_BYTES`](crate::RANGE_STEP_BYTES), above 0.
     pub size: Size,
     /// A place that the operator chose; the same multiple.
@@ -326,6 +329,7 @@ impl Tenant {
     /// has no disk and no socket.
     pub fn background(name: &str) -> Self {
         Self {
+            labels: BTreeMap::new(),
             name: name.to_owned(),
             size: Size(0),
             offset: None,

@@ -203,6 +203,9 @@ impl Sections {
             // Writing to a string can't fail.
             let _ = writeln!(text, "\n[[{}]]", kind.name());
             write_keys(&mut text, disk, kind.keys());
+            if let Some(labels) = disk.get("labels") {
+                let _ = writeln!(text, "labels = {labels}");
+            }
             if let Some(Value::Table(demand)) = disk.get("demand") {
                 text += "\n[tenant.demand]\n";
                 write_keys(&mut text, demand, keys::demand::NAMES);
@@ -404,7 +407,8 @@ mod tests {
     fn a_file_that_was_put_together_is_the_same_file() {
         let text = "[[tenant]]\nname = \"a\"\nsize = 4194304 # bytes\nclass = \"guaranteed\"\n\
                     latency_target = \"50us\"\n[tenant.demand]\nrw = \"randread\"\nbs = \"4k\"\n\
-                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nweight = 3\nsocket_mode = \"0666\"\n";
+                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nweight = 3\nsocket_mode = \"0666\"\n\
+                    labels = { pvc = \"data-0\" }\n";
         let first = sections(text);
         let again = Config::parse(Path::new("ek.toml"), &first.to_text()).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(Sections::of(&again).expect("taken apart"), first);
@@ -437,6 +441,9 @@ mod tests {
             words(&disk_changes(DiskKind::Tenant, &same, &other, true)),
             ["burst 2s 0", "rw_bandwidth 1GiB/s -", "rw_iops 20k 5k", "weight 1 7"]
         );
+        let labelled = [tenant("labels = { pvc = \"a\", pod = \"b\" }"), tenant("labels.pvc = \"c\"")];
+        let changed = words(&disk_changes(DiskKind::Tenant, &labelled[0], &labelled[1], true));
+        assert_eq!(changed, ["labels.pod b -", "labels.pvc a c"]);
         let promised = tenant("class = \"guaranteed\"\nlatency_target = \"50us\"\n[tenant.demand]\nrw = \"read\"");
         assert_eq!(
             words(&disk_changes(DiskKind::Tenant, &plain, &promised, true)),

@@ -1,14 +1,15 @@
 //! What single keys hold: the types of their values, and how each is read.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use io_model::units::Size;
 use nvme_driver::PciAddress;
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::{DeString, DeValue};
 
-use crate::section::{Wrong, clip, size, text};
+use crate::section::{Wrong, clip, kind, size, text};
 
 /// A user or a group, by name or by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,6 +200,43 @@ pub(crate) fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
         Ok(other) => Err(Wrong { what: format!("is {}", other.0), remedy: remedy() }),
         Err(wrong) => Err(Wrong { remedy: remedy(), ..wrong }),
     }
+}
+
+/// A tenant's labels, at most.
+const LABELS_MAX: usize = 16;
+/// Characters of a label's value, at most: those of a name of the DNS.
+const LABEL_MAX_CHARS: usize = 253;
+
+/// A tenant's labels. A key is a part of a metric's label (Prometheus, "Metric names and labels").
+pub(crate) fn labels(value: &DeValue<'_>) -> Result<BTreeMap<String, String>, Wrong> {
+    let DeValue::Table(table) = value else {
+        let remedy = "expected texts, each with a key, such as { pvc = \"data-0\" }";
+        return Err(Wrong { what: format!("is {}", kind(value)), remedy: remedy.into() });
+    };
+    if table.len() > LABELS_MAX {
+        let remedy = format!("write {LABELS_MAX} at most");
+        return Err(Wrong { what: format!("has {} entries", table.len()), remedy });
+    }
+    let label = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+        let key = key.get_ref();
+        let is_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if !(1..=63).contains(&key.len())
+            || !key.starts_with(|c: char| c.is_ascii_lowercase())
+            || !key.chars().all(is_key)
+        {
+            let remedy = "use 1 to 63 of a-z, 0-9 and _, and start with a letter";
+            return Err(Wrong { what: format!("has the key {:?}", clip(key)), remedy: remedy.into() });
+        }
+        let found = text(value.get_ref())
+            .map_err(|wrong| Wrong { what: format!("has {key}, which {}", wrong.what), ..wrong })?;
+        if found.chars().count() > LABEL_MAX_CHARS || found.chars().any(char::is_control) {
+            let what = format!("has {key}, which is {:?}", clip(&found));
+            let remedy = format!("write at most {LABEL_MAX_CHARS} characters, and no control characters");
+            return Err(Wrong { what, remedy });
+        }
+        Ok((key.to_string(), found))
+    };
+    table.iter().map(label).collect()
 }
 
 /// A list of tenants.

@@ -373,7 +373,7 @@ impl ServedDrive {
         let has_grown = placed?;
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
-            live.tenant.demand = tenant.demand.clone();
+            (live.tenant.demand, live.tenant.labels) = (tenant.demand.clone(), tenant.labels.clone());
         }
         self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
@@ -471,6 +471,7 @@ impl ServedDrive {
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
+            labels: tenant.labels.clone(),
             drive: self.config.device.name.clone(),
             serial: placement.filter(|_| tenant.frontend.socket_name().is_some()).map(|it| it.serial.clone()),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),

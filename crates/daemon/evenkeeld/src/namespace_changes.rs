@@ -4,7 +4,7 @@
 //! it is applied. It does not affect promises: commands to a namespace are its tenant's, and the tenant's promise and
 //! limits stay.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::iter;
 
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, EventKind};
@@ -270,6 +270,7 @@ impl ServedDrive {
         let attachments = namespace.attachments.iter();
         Some(Disk {
             name: namespace.name.clone(),
+            labels: BTreeMap::new(),
             drive: self.config.device.name.clone(),
             serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),

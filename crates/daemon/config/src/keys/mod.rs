@@ -6,6 +6,7 @@
 mod kinds;
 mod reference;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
     Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, LBA_BYTES, MODES, Mode, THREADS, Threads, WIPES, WipeBy,
-    absolute, account, lba_size, loopback, name, names, pci_address, size_or_zero, socket_mode,
+    absolute, account, labels, lba_size, loopback, name, names, pci_address, size_or_zero, socket_mode,
 };
 
 pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
@@ -170,6 +171,9 @@ section! { "`[pollers]`." pollers
 section! { "`[[tenant]]`." tenant
     NAME: Shaped<String> = "name", NAME_OF_DISK, Needed, Never("keep the name: a disk's data are found by it"),
         "The disk's name and that of its socket's directory; its place on the drive goes by it.";
+    LABELS: Shaped<BTreeMap<String, String>> = "labels",
+        Shaped("at most 16 texts, such as `{ pvc = \"data-0\" }`", labels, |labels| format!("{labels:?}")),
+        Absent("none"), AtOnce, "Names that others know it by, shown wherever it is.";
     DRIVE: Shaped<String> = "drive", NAME_OF_DISK, Absent("chosen when it first comes"),
         Never("write the drive that it is on, or remove the key: a disk is not moved"), "The drive that it is on.";
     SIZE: Shaped<Size> = "size", super::SIZE, Needed, AtOnce, "Size of the disk; it can grow, and not shrink.";
@@ -436,7 +440,8 @@ pub(crate) fn of_head(path: &str) -> Option<&'static dyn Row> {
 pub(crate) fn of_tenant(path: &str) -> Option<&'static dyn Row> {
     match path.strip_prefix("demand.") {
         Some(key) => find(&[demand::ROWS], key),
-        None => find(&[tenant::ROWS], path),
+        // A label's key is its own: `labels.pvc`.
+        None => find(&[tenant::ROWS], path.split('.').next()?),
     }
 }
 
