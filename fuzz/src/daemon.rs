@@ -98,7 +98,7 @@ fn serve() -> PathBuf {
     let dir = tempfile::tempdir().expect("a directory").keep();
     let text = format!(
         "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
-         [policy]\nname = \"lpns\"\n[pollers]\nidle_after = \"1ms\"\nlayout = \"shared\"\n\
+         [policy]\nname = \"lpns\"\n[pollers]\nidle_after = \"1ms\"\n\
          [[tenant]]\nname = \"{NVME}\"\nsize = \"4MiB\"\n\
          [[tenant]]\nname = \"{VIRTIO}\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n"
     );

@@ -188,15 +188,15 @@ fn cores() -> usize {
 
 fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     // One poller for the guaranteed tenant, one for the others, and two clients need four cores.
-    let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
+    let threads = if cores() >= 4 { "" } else { "threads = \"shared\"\n" };
     // The plan normally refuses phases that break the promise; here they must run.
     let mut text = format!(
         "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\n\
          profile = \"p5800x\"\nsize = \"4GiB\"\n\
          memory_backed = false\n\
-         [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
+         [policy]\nname = {policy:?}\n\
          [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n\
-         overcommit = true\n"
+         {threads}overcommit = true\n"
     );
     for name in NOISY {
         text += &format!("[[tenant]]\nname = {name:?}\nsize = \"1GiB\"\nclass = \"best-effort\"\n");

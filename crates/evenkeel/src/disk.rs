@@ -130,10 +130,32 @@ enum Command {
     Delete(Delete),
 }
 
+/// An option of a disk that may be given several times.
+#[derive(Debug, clap::Args)]
+struct Labels {
+    /// A name that others know the disk by, such as pvc=data-0; KEY=none takes one away
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected a key and a value, such as pvc=data-0")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Labels {
+    fn of(self, disk: DiskSpec) -> DiskSpec {
+        DiskSpec { labels: self.labels.into_iter().collect(), ..disk }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct Create {
     #[command(flatten)]
     disk: DiskSpec,
+
+    #[command(flatten)]
+    labels: Labels,
 
     /// Wait until a client can attach the disk
     #[arg(long)]
@@ -147,6 +169,9 @@ struct Create {
 struct Set {
     #[command(flatten)]
     disk: DiskSpec,
+
+    #[command(flatten)]
+    labels: Labels,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -190,7 +215,8 @@ enum WipeMethod {
 pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Create(create) => {
-            let Create { disk, wait, daemon } = *create;
+            let Create { disk, labels, wait, daemon } = *create;
+            let disk = labels.of(disk);
             if disk.size.is_empty() {
                 bail!("a disk has a size: --size 16GiB");
             }
@@ -208,10 +234,12 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &disk, || one(&disk))
         }
         Command::Set(set) => {
-            let change = DiskPatch::of(&set.disk).with_none_as_null();
-            let disk = in_options(Rest::new(&set.daemon.socket).change(&set.disk.name, &change))?;
+            let Set { disk, labels, daemon } = *set;
+            let disk = labels.of(disk);
+            let change = DiskPatch::of(&disk).with_none_as_null();
+            let disk = in_options(Rest::new(&daemon.socket).change(&disk.name, &change))?;
             warn(&disk);
-            print(&set.daemon, &disk, || one(&disk))
+            print(&daemon, &disk, || one(&disk))
         }
         Command::Grow { name, size, daemon } => {
             let change = DiskPatch::of(&DiskSpec { size, ..DiskSpec::default() });

@@ -1,9 +1,10 @@
 //! `evenkeel events`: the event log of a running daemon.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest};
+use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest, labels_in_words};
 
 use crate::disk::Daemon;
 
@@ -67,10 +68,15 @@ fn is_end(error: &anyhow::Error) -> bool {
 }
 
 fn line(event: &Event) -> String {
-    let Event { number, at_unix_ms, kind, tenant, what } = event;
-    let tenant = tenant.as_deref().unwrap_or("-");
+    let Event { number, at_unix_ms, kind, tenant, labels, what } = event;
+    let tenant = tenant.as_deref().unwrap_or("-").to_owned() + &beside(labels);
     let what = what.as_ref().map(|what| format!("  {what}")).unwrap_or_default();
     format!("{number}  {}  {:<14}  {tenant}{what}", utc(*at_unix_ms), kind.name())
+}
+
+/// Labels behind a name, in parentheses.
+pub(crate) fn beside(labels: &BTreeMap<String, String>) -> String {
+    if labels.is_empty() { String::new() } else { format!(" ({})", labels_in_words(labels)) }
 }
 
 /// `2026-11-23T14:05:06Z`.

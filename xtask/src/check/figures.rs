@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_figure_counts_its_own() {
-        let keys = "const DAEMON: Schema = &[(THE_TOP, TOP)]; const TOP: &[&str] = &[\"a\", \"b\"];\n";
+        let keys = "section! { \"Top.\" top A: Flag = \"a\", Flag; B: Flag = \"b\", Flag; }\n";
         let third = "use super::a::A;\nimpl A {}\n#[cfg(test)]\nmod tests {\n}\n";
         let files = [
             (keys::FILE, keys),

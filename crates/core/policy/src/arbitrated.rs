@@ -82,12 +82,12 @@ impl<M> ArbitratedConfig<M> {
 
 impl ArbitratedConfig {
     /// Weighted round robin, 32 : 16 : 8 commands, as in the paper.
-    pub fn wrr() -> Self {
+    pub const fn wrr() -> Self {
         Self { high_weight: 32, medium_weight: 16, low_weight: 8, arbitration_burst: 1, max_in_flight: 64 }
     }
 
     /// Deficit round robin, 128 : 64 : 32 KiB, as in the paper.
-    pub fn drr() -> Self {
+    pub const fn drr() -> Self {
         Self { high_weight: 128, medium_weight: 64, low_weight: 32, ..Self::wrr() }
     }
 

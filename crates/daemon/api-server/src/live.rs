@@ -173,6 +173,7 @@ fn tenant(row: &TenantRow, in_flight: u64, verdict: Option<&Verdict>, is_measure
     let predicted = verdict.and_then(|verdict| verdict.predicted.as_ref());
     LiveTenant {
         name: row.name.clone(),
+        labels: row.labels.clone(),
         drive: row.drive.clone(),
         class: row.class.clone(),
         weight: row.weight,

@@ -151,7 +151,8 @@ fn tenants(
         let name = view.foresight.name(probes.tenant())?;
         let totals = ledger.total(&view.name, name, &probes);
         let verdict = verdicts.get(&probes.tenant()).cloned();
-        Some(TenantReading { name: name.to_owned(), totals, verdict, ..tenant(&probes) })
+        let labels = view.foresight.labels(probes.tenant());
+        Some(TenantReading { name: name.to_owned(), labels, totals, verdict, ..tenant(&probes) })
     };
     view.board.tenants().into_iter().filter_map(read).collect()
 }

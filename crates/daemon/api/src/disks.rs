@@ -1,5 +1,7 @@
 //! Disks: what the API accepts to create one and reports about each.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -31,6 +33,11 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "NAME")]
     pub drive: Option<String>,
+    /// Names that others know the disk by, such as a persistent volume claim: at most 16. Keys are 1 to 63 characters of
+    /// `a-z 0-9 _`, the first a letter. Values are at most 253 characters without control characters.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    #[arg(skip)]
+    pub labels: BTreeMap<String, String>,
     /// `vfio-user` (the default; an NVMe controller), `vhost-user-blk` (virtio) or `ublk` (a block device of the host).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, help_heading = REACHED)]
@@ -105,7 +112,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, help_heading = REACHED)]
     pub doorbells: Option<String>,
-    /// Which threads serve the queues: `shared` (the default), `dedicated` or `per-queue`.
+    /// Which threads serve the queues: `shared`, `dedicated` or `per-queue`. Absent: `dedicated` for a guaranteed tenant
+    /// where the policy gives it a thread, else `shared`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, help_heading = REACHED)]
     pub threads: Option<String>,
@@ -183,6 +191,11 @@ impl DiskSpec {
     }
 }
 
+/// Labels as people read them, such as `pod=db-0, pvc=data-0`.
+pub fn labels_in_words(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
 /// State of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -214,6 +227,9 @@ impl DiskState {
 pub struct Disk {
     /// The disk's name. No other disk has it.
     pub name: String,
+    /// The disk's labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// The drive that the disk is on.
     pub drive: String,
     /// The serial number that its guest sees, at most 20 characters. Absent for a namespace and for `ublk`.

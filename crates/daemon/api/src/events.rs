@@ -1,5 +1,7 @@
 //! Events: a numbered log of what happened in a running daemon.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -73,6 +75,9 @@ pub struct Event {
     pub kind: EventKind,
     /// The tenant or namespace, if the event is about one.
     pub tenant: Option<String>,
+    /// The tenant's labels at that time.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// Details, in words.
     pub what: Option<String>,
 }

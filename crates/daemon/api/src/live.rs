@@ -1,5 +1,7 @@
 //! `GET /live`: what each tenant gets now and which tenants harm others. The page shows it once a second.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -67,6 +69,9 @@ pub struct LiveDisk {
 pub struct LiveTenant {
     /// The tenant's name.
     pub name: String,
+    /// The tenant's labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// The drive that the tenant's disk is on.
     pub drive: String,
     /// `guaranteed` or `best-effort`.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::DiskSpec;
 
 /// Changes of a [`DiskSpec`], as a JSON Merge Patch (RFC 7396): a key that is absent stays as it is, `null` removes it.
+/// Of `labels` it changes single ones.
 ///
 /// A setting that the new class or front end does not have goes away with the old one, and the burst with the last
 /// limit, unless the patch sets it.
@@ -40,7 +41,7 @@ impl DiskPatch {
     /// With `null` for each text that is `none`, as the command line spells it.
     #[must_use]
     pub fn with_none_as_null(mut self) -> Self {
-        self.0.values_mut().filter(|value| *value == "none").for_each(|value| *value = Value::Null);
+        none_as_null(&mut self.0);
         self
     }
 
@@ -70,13 +71,10 @@ impl DiskPatch {
         let mut settings = keys(disk);
         let lost = self.lost();
         settings.retain(|key, _| !lost.contains(&key.as_str()));
-        for (key, value) in &self.0 {
-            let value = if value.is_null() && can_be_absent(key) { None } else { Some(value.clone()) };
-            match value {
-                Some(value) => _ = settings.insert(key.clone(), value),
-                None => _ = settings.remove(key),
-            }
-        }
+        let (refused, changes): (Map<_, _>, Map<_, _>) =
+            self.0.clone().into_iter().partition(|(key, value)| value.is_null() && !can_be_absent(key));
+        merge(&mut settings, changes);
+        settings.extend(refused);
         if !self.0.contains_key("burst") && !LIMITS.iter().any(|limit| settings.contains_key(*limit)) {
             settings.remove("burst");
         }
@@ -135,9 +133,37 @@ fn keys(disk: &DiskSpec) -> Map<String, Value> {
     }
 }
 
+fn none_as_null(keys: &mut Map<String, Value>) {
+    for value in keys.values_mut() {
+        match value {
+            Value::Object(within) => none_as_null(within),
+            value if value == "none" => *value = Value::Null,
+            _ => {}
+        }
+    }
+}
+
+/// RFC 7396, section 2: MergePatch.
+fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) {
+    for (key, value) in patch {
+        match value {
+            Value::Null => _ = target.remove(&key),
+            Value::Object(within) => {
+                let old = target.remove(&key);
+                let mut merged = old.and_then(|old| old.as_object().cloned()).unwrap_or_default();
+                merge(&mut merged, within);
+                target.insert(key, Value::Object(merged));
+            }
+            value => _ = target.insert(key, value),
+        }
+    }
+}
+
 /// Whether a disk may have no such setting. Of an unknown key it is not true, so that it stays and is refused.
 fn can_be_absent(key: &str) -> bool {
-    serde_json::from_value::<DiskSpec>(serde_json::json!({ "name": "", key: null })).is_ok()
+    let may_be =
+        |value: Value| serde_json::from_value::<DiskSpec>(serde_json::json!({ "name": "", key: value })).is_ok();
+    may_be(Value::Null) || may_be(Value::Object(Map::new()))
 }
 
 /// The settings that a change drops, each with its value, such as `weight = 5`.
@@ -197,6 +223,22 @@ mod tests {
             assert!(told.contains(part), "{part}: {told}");
         }
         assert_eq!(changed(&disk(), json!({ "weight": null })).weight, None);
+    }
+
+    #[test]
+    fn labels_change_one_by_one() {
+        let labels =
+            |disk: &DiskSpec| disk.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+        let one = changed(&disk(), json!({ "labels": { "pvc": "data-0", "pod": null } }));
+        assert_eq!(labels(&one), ["pvc=data-0"]);
+        let two = changed(&one, json!({ "labels": { "pod": "db-0" } }));
+        assert_eq!(labels(&two), ["pod=db-0", "pvc=data-0"]);
+        let told: DiskPatch = patch(json!({ "labels": { "pvc": "none", "pod": "db-1" } }));
+        assert_eq!(labels(&told.with_none_as_null().apply(&two).expect("good")), ["pod=db-1"]);
+        assert_eq!(labels(&changed(&two, json!({ "labels": null }))), [""; 0]);
+        for wrong in [json!({ "labels": { "pvc": 7 } }), json!({ "labels": ["pvc"] })] {
+            assert!(patch(wrong).apply(&two).expect_err("refused").contains("invalid type"));
+        }
     }
 
     #[test]

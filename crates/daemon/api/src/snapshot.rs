@@ -1,5 +1,7 @@
 //! Statistics of all tenants over a span of time.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -67,6 +69,9 @@ pub struct DrivePolicy {
 pub struct TenantRow {
     /// The tenant's name.
     pub name: String,
+    /// The tenant's labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// The drive that the tenant's disk is on.
     pub drive: String,
     /// `guaranteed` or `best-effort`.

@@ -1,5 +1,7 @@
 //! `GET /v1/why`: why a tenant was slow at some time in the last day.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -24,6 +26,9 @@ pub struct WhyAsked {
 pub struct Why {
     /// The tenant's name.
     pub tenant: String,
+    /// The tenant's labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// The tenant's drive.
     pub drive: String,
     /// The drive's policy at that time.
@@ -113,6 +118,9 @@ pub struct Did {
 pub struct NeighbourThen {
     /// The tenant's name. `(wiper)` is the daemon itself, overwriting deleted disks.
     pub name: String,
+    /// The tenant's labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub labels: BTreeMap<String, String>,
     /// The latency promised to it, in microseconds. Absent: none.
     pub latency_target_us: Option<f64>,
     /// Load and latency at that time.

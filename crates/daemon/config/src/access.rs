@@ -3,19 +3,11 @@
 use std::net::SocketAddr;
 
 use toml::Spanned;
-use toml::de::DeValue;
 
+use crate::keys::{api, daemon, tenant};
 use crate::problem::Sink;
-use crate::section::{Section, Wrong, boolean, clip, or, text};
-
-/// A user or a group, by name or by number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
-    /// As in the file.
-    pub name: String,
-    /// Looked up by [`Prepared::new`](crate::Prepared::new); before, only where the name is the number.
-    pub id: Option<u32>,
-}
+use crate::section::Section;
+use crate::values::Account;
 
 /// The user and group that the daemon takes once it has opened what needs root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -55,68 +47,31 @@ impl SocketSection {
     }
 }
 
-fn account(value: &DeValue<'_>) -> Result<Account, Wrong> {
-    let name = text(value)?;
-    // What useradd(8) allows, and numbers.
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
-    if name.is_empty() || name.len() > 64 || name.starts_with('-') || !name.chars().all(allowed) {
-        let what = format!("is {:?}", clip(&name));
-        return Err(Wrong { what, remedy: "write the name or number of a user or group of this host".into() });
-    }
-    let id = name.parse().ok();
-    Ok(Account { name, id })
-}
-
-fn mode(value: &DeValue<'_>) -> Result<u32, Wrong> {
-    let found = text(value).ok();
-    let bits = found.as_deref().filter(|text| text.len() == 4 && text.starts_with('0'));
-    let bits = bits.and_then(|text| u32::from_str_radix(text, 8).ok());
-    // Writing is connecting, reading is for looks; nothing else means anything on a socket.
-    bits.filter(|bits| bits & !0o666 == 0 && bits & 0o600 == 0o600).ok_or_else(|| Wrong {
-        what: found.map_or_else(|| "is no text".into(), |found| format!("is {:?}", clip(&found))),
-        remedy: "write \"0600\" (the user), \"0660\" (and the group) or \"0666\" (everybody)".into(),
-    })
-}
-
 /// The section `[daemon]`.
 pub(crate) fn read_daemon(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> DaemonSection {
     section.reject_unknown(sink);
-    let user = section.get(sink, "user", account).map(Spanned::into_inner);
+    let user = daemon::USER.get(sink, section).map(Spanned::into_inner);
     DaemonSection { user }
 }
 
 /// The section `[api]`.
 pub(crate) fn read_api(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> ApiSection {
     section.reject_unknown(sink);
-    let operators = section.get(sink, "operators", account).map(Spanned::into_inner);
-    let viewers = section.get(sink, "viewers", account).map(Spanned::into_inner);
+    let operators = api::OPERATORS.get(sink, section).map(Spanned::into_inner);
+    let viewers = api::VIEWERS.get(sink, section).map(Spanned::into_inner);
     // What can't be read is a problem of the file already.
-    let tenants = or(sink, section, "tenants", false, boolean).unwrap_or_default();
-    let listen = section.get(sink, "listen", loopback).map(Spanned::into_inner);
+    let tenants = api::TENANTS.get_or_default(sink, section).unwrap_or_default();
+    let listen = api::LISTEN.get(sink, section).map(Spanned::into_inner);
     ApiSection { operators, viewers, tenants, listen }
-}
-
-/// An address that other hosts can't reach: what goes over it is not encrypted.
-fn loopback(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
-    let found = text(value)?;
-    let remedy = "write an address of this host alone with a port, \"127.0.0.1:9560\" or \"[::1]:9560\"; for other \
-                  hosts, put a proxy with TLS before it";
-    let wrong = |why: &str| Wrong { what: format!("is {:?}, {why}", clip(&found)), remedy: remedy.into() };
-    let address: SocketAddr = found.parse().map_err(|_| wrong("which is no address with a port"))?;
-    match address {
-        _ if !address.ip().is_loopback() => Err(wrong("which other hosts may reach")),
-        _ if address.port() == 0 => Err(wrong("which nobody could find")),
-        _ => Ok(address),
-    }
 }
 
 /// The keys of a tenant that say whom its socket is for. `None`: the mode can't be used.
 pub(crate) fn read_socket(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<SocketSection> {
-    let user = section.get(sink, "socket_user", account).map(Spanned::into_inner);
-    let group = section.get(sink, "socket_group", account).map(Spanned::into_inner);
+    let user = tenant::SOCKET_USER.get(sink, section).map(Spanned::into_inner);
+    let group = tenant::SOCKET_GROUP.get(sink, section).map(Spanned::into_inner);
     let default = if group.is_some() { 0o660 } else { 0o600 };
     let mode = match section.has("socket_mode") {
-        true => section.get(sink, "socket_mode", mode)?.into_inner(),
+        true => tenant::SOCKET_MODE.get(sink, section)?.into_inner(),
         false => default,
     };
     if group.is_some() && mode & 0o020 == 0 {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::check::STATE_DIR;
 use crate::config::read_text;
+use crate::keys::STATE_DIR;
 use crate::problem::ConfigErrors;
 
 const HEAD: &str = "# Drives that `evenkeel drive add` added. Evenkeel writes this file.\n\n";

@@ -7,8 +7,6 @@ use layout::Layout;
 use crate::config::Config;
 use crate::problem::{ConfigErrors, Sink};
 
-/// What a disk or namespace has whose section does not say, in bytes.
-pub const LBA_BYTES: u32 = 512;
 /// The largest that a disk can have.
 const MOST_BYTES: u32 = 4096;
 

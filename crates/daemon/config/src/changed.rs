@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use crate::check::{Draft, TenantDraft, parse_document, read_tenant, tenant_sections, top};
+use crate::check::{Draft, TenantDraft, parse_document, read_tenant, tenant_sections, top_of};
 use crate::config::{Config, Tenant, TenantMarks};
 use crate::frontend::{FrontendDraft, FrontendMarks};
 use crate::memory::{MemoryDraft, MemoryLimits};
@@ -40,7 +40,7 @@ impl Config {
         let source = Text { file: self.file().to_owned(), text: section.to_owned() };
         let document = parse_document(&source)?;
         let mut sink = Sink::new(&source);
-        let top = top(document.get_ref());
+        let top = top_of(document.get_ref());
         let rules = TenantRules::of(Some(&self.policy));
         let disks = self.tenants.len() + 1;
         let tenants = tenant_sections(&mut sink, &top).into_iter();
@@ -129,8 +129,6 @@ impl Draft {
             namespaces: Vec::new(),
             marks: config.marks.clone(),
             policy_mark: None,
-            layout_mark: None,
-            best_effort_mark: None,
         }
     }
 }
@@ -142,6 +140,7 @@ impl TenantDraft {
         Self {
             span: marks.name.clone(),
             name: Some(Spanned::new(marks.name.clone(), tenant.name.clone())),
+            labels: Some(tenant.labels.clone()),
             size: Some(Spanned::new(marks.size.clone(), tenant.size)),
             offset: tenant.offset.map(|offset| Spanned::new(marks.offset.clone().unwrap_or(OUTSIDE), offset)),
             frontend: FrontendDraft {

@@ -1,35 +1,30 @@
 //! From the file's text to a [`Config`]: every section read, every problem noted.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use io_model::Nanos;
 use io_model::units::Size;
-use nvme_driver::PciAddress;
 use policy::{Class, Settings, TenantPriority};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
-use crate::blocks::LBA_BYTES;
-use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
+use crate::config::{Backend, Config, Device, Marks, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
+use crate::keys::{self, MAX_VIRTQUEUES_BY_PRIORITY, SCHEMA, device, drive, is_drive, pollers, tenant, top};
 use crate::memory::{MemoryDraft, read_memory};
 use crate::namespace::{NamespaceDraft, read_namespaces};
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
-use crate::section::{
-    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integers, or, size, small_integer, span_in, text,
-};
+use crate::section::{Items, Section, THE_TOP, choice, or, small_integer};
 use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
-
-const RUNTIME_DIR: &str = "/run/evenkeel";
-pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
+use crate::values::{BackendWord, WipeBy};
 
 /// What a drive has of a file.
 pub(crate) fn check(source: Text, view: View) -> Result<Config, ConfigErrors> {
@@ -53,7 +48,7 @@ pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, nam
     // What is wrong with the rest of the file was told.
     let mut ignored = Sink::new(source);
     let mut draft = read(&mut ignored, document, view);
-    let sections = tenant_sections(&mut ignored, &top(document));
+    let sections = tenant_sections(&mut ignored, &top_of(document));
     let (all, rules) = (sections.len(), TenantRules::of(draft.policy.as_ref()));
     let named = |name: &String| sections.iter().find(|section| section.peek("name").is_some_and(|it| it.0 == name));
     let mut candidate = |section: &Section<'_, '_>| {
@@ -120,14 +115,13 @@ pub(crate) struct Draft {
     pub namespaces: Vec<NamespaceDraft>,
     pub marks: Marks,
     pub policy_mark: Option<Range<usize>>,
-    pub layout_mark: Option<Range<usize>>,
-    pub best_effort_mark: Option<Range<usize>>,
 }
 
 /// A tenant as far as it could be read.
 pub(crate) struct TenantDraft {
     pub span: Range<usize>,
     pub name: Option<Spanned<String>>,
+    pub labels: Option<BTreeMap<String, String>>,
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
@@ -181,6 +175,7 @@ impl TenantDraft {
         };
         Some(Tenant {
             name: name.into_inner(),
+            labels: self.labels?,
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
@@ -198,15 +193,16 @@ impl TenantDraft {
 }
 
 fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
-    let top = top(document);
+    let top = top_of(document);
     top.reject_unknown(sink);
-    let mut marks = Marks::default();
-    let runtime_dir = directory(sink, &top, "runtime_dir", RUNTIME_DIR, &mut marks.runtime_dir);
-    let state_dir = directory(sink, &top, "state_dir", STATE_DIR, &mut marks.state_dir);
-    let daemon_section = top.table(sink, "daemon", section::DAEMON_KEYS);
+    let (runtime_dir, state_dir) =
+        (top::RUNTIME_DIR.get_or_default(sink, &top), top::STATE_DIR.get_or_default(sink, &top));
+    let mut marks =
+        Marks { runtime_dir: top.mark("runtime_dir"), state_dir: top.mark("state_dir"), ..Marks::default() };
+    let daemon_section = top.table(sink, "daemon", keys::daemon::NAMES);
     marks.daemon = daemon_section.span.clone();
     let daemon = read_daemon(sink, &daemon_section);
-    let api_section = top.table(sink, "api", section::API_KEYS);
+    let api_section = top.table(sink, "api", keys::api::NAMES);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
     let drives = drives::sections(sink, &top);
@@ -216,10 +212,10 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let drive_section = view.find(sink, &drives);
     let device = drive_section.and_then(|section| read_device(sink, section, &mut marks));
     let part = |sink: &mut Sink<'_>, key, known| drives::part(sink, &top, drive_section, key, known);
-    let policy_section = part(sink, "policy", section::POLICY);
+    let policy_section = part(sink, "policy", keys::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
     let policy = read_policy(sink, &policy_section, &profile);
-    let pollers_section = part(sink, "pollers", section::POLLERS);
+    let pollers_section = part(sink, "pollers", pollers::NAMES);
     let pollers = read_pollers(sink, &pollers_section, &mut marks).map(|pollers| view.share_cpus(pollers));
     let named = device.as_ref().is_some_and(|device| device.profile_named);
     let tenant_rules = TenantRules::of(policy.as_ref());
@@ -230,7 +226,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         api,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
-        has_own_pollers: drive_section.is_some_and(|section| section.is_drive() && section.has("pollers")),
+        has_own_pollers: drive_section.is_some_and(|section| is_drive(section) && section.has("pollers")),
         policy,
         pollers,
         tenants: read_tenants(sink, &top, tenant_rules, &|section| view.has(section, &drives)),
@@ -238,80 +234,33 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         namespaces: read_namespaces(sink, &top, &|section| view.has_namespace(section, &drives)),
         marks,
         policy_mark: policy_section.span,
-        layout_mark: pollers_section.mark("layout"),
-        best_effort_mark: pollers_section.mark("best_effort"),
     }
 }
 
 /// All of a file.
-pub(crate) fn top<'t, 'i>(document: &'t DeTable<'i>) -> Section<'t, 'i> {
-    Section::new(DAEMON, section::THE_TOP, section::TOP, None, Some(document))
-}
-
-pub(crate) fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
-    let found = text(value)?;
-    if found.contains('\0') {
-        return Err(Wrong { what: "has a NUL character in it".into(), remedy: "remove it".into() });
-    }
-    if !found.starts_with('/') {
-        let what = format!("is {found:?}, which depends on where the daemon is started");
-        return Err(Wrong { what, remedy: "write the whole path, from /".into() });
-    }
-    Ok(PathBuf::from(found))
-}
-
-fn directory(
-    sink: &mut Sink<'_>,
-    top: &Section<'_, '_>,
-    key: &str,
-    default: &str,
-    mark: &mut Option<Range<usize>>,
-) -> Option<PathBuf> {
-    if !top.has(key) {
-        return Some(PathBuf::from(default));
-    }
-    let found = top.get(sink, key, absolute)?;
-    *mark = Some(found.span());
-    Some(found.into_inner())
-}
-
-#[derive(Clone, Copy)]
-enum BackendWord {
-    File,
-    Block,
-    Nvme,
-    Memory,
-    Null,
-    Model,
+pub(crate) fn top_of<'t, 'i>(document: &'t DeTable<'i>) -> Section<'t, 'i> {
+    Section::new(SCHEMA, THE_TOP, top::NAMES, None, Some(document))
 }
 
 fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Device> {
     section.reject_unknown(sink);
-    let drive_name = match section.is_drive() {
-        true => section.get(sink, "name", name).map(Spanned::into_inner),
+    let drive_name = match is_drive(section) {
+        true => drive::NAME.get(sink, section).map(Spanned::into_inner),
         false => Some(drives::DEVICE_NAME.to_owned()),
     };
     marks.device = section.span.clone();
-    let words = [
-        ("file", BackendWord::File),
-        ("block", BackendWord::Block),
-        ("nvme", BackendWord::Nvme),
-        ("memory", BackendWord::Memory),
-        ("null", BackendWord::Null),
-        ("model", BackendWord::Model),
-    ];
     let remedy = "add backend = \"file\" (or block, nvme, memory, null, model)";
-    let word = section.require(sink, "backend", remedy, choice(&words, &[])).map(Spanned::into_inner);
-    let device_size = section.get(sink, "size", size);
+    let word = device::BACKEND.require(sink, section, remedy).map(Spanned::into_inner);
+    let device_size = device::SIZE.get(sink, section);
     marks.size = device_size.as_ref().map(Spanned::span);
     let backend = word.and_then(|word| read_backend(sink, section, word, marks));
     let file = sink.text.file.clone();
     let drive = or(sink, section, "profile", Profile::DEFAULT, profile(&file));
     marks.profile = section.mark("profile");
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
-    let queues = count(sink, section, "queues", 1..=1024);
-    let nofail = section.is_drive() && or(sink, section, "nofail", false, boolean).unwrap_or_default();
-    let layout_file = section.get(sink, "layout_file", absolute).map(Spanned::into_inner);
+    let queues = device::QUEUES.get_if_any(sink, section);
+    let nofail = is_drive(section) && drive::NOFAIL.get_or_default(sink, section).unwrap_or_default();
+    let layout_file = device::LAYOUT_FILE.get(sink, section).map(Spanned::into_inner);
     if !has_layout(word) {
         section.forbid(sink, "layout_file", "only files, block devices and NVMe drives keep a layout", "remove it");
     }
@@ -333,9 +282,8 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
 fn read_wipe(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: Option<BackendWord>) -> Option<WipeBy> {
     const NO_WORD: &str = "nothing says what a drive reads as after a discard; write \"write-zeroes\" to have the \
                            drive itself make zeros, or \"overwrite\"";
-    let words = [("overwrite", WipeBy::Overwrite), ("write-zeroes", WipeBy::WriteZeroes)];
-    let wipe =
-        or(sink, section, "wipe", WipeBy::Overwrite, choice(&words, &[("discard", NO_WORD), ("unmap", NO_WORD)]));
+    let absent = [("discard", NO_WORD), ("unmap", NO_WORD)];
+    let wipe = device::WIPE.get_or_default_by(sink, section, choice(device::WIPE.values.0, &absent));
     if let (Some(WipeBy::WriteZeroes), Some(BackendWord::File), Some((_, value))) = (wipe, word, section.entry("wipe"))
     {
         let what = "`wipe` is \"write-zeroes\", by which a file system only marks the blocks of an image: what they \
@@ -369,7 +317,7 @@ fn read_backend(
     }
     let path = if has_path {
         let example = if matches!(word, BackendWord::File) { "/srv/evenkeel/drive.img" } else { "/dev/nvme0n1" };
-        let found = section.require(sink, "path", &format!("add path = \"{example}\""), absolute);
+        let found = device::PATH.require(sink, section, &format!("add path = \"{example}\""));
         marks.path = found.as_ref().map(Spanned::span);
         found.map(Spanned::into_inner)
     } else {
@@ -379,12 +327,12 @@ fn read_backend(
     if !matches!(word, BackendWord::Model) {
         section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
     }
-    let memory_backed = or(sink, section, "memory_backed", true, boolean);
+    let memory_backed = device::MEMORY_BACKED.get_or_default(sink, section);
     if !matches!(word, BackendWord::Block) {
         section.forbid(sink, "nvme_commands", "only a block device gets them through the kernel", "remove it");
     }
-    let nvme_commands = or(sink, section, "nvme_commands", false, boolean);
-    let create = or(sink, section, "create", false, boolean);
+    let nvme_commands = device::NVME_COMMANDS.get_or_default(sink, section);
+    let create = device::CREATE.get_or_default(sink, section);
     let needs_size = !has_layout(Some(word)) || create == Some(true);
     if needs_size && section.lacks("size") {
         let why = if has_path { " to create the file with" } else { "" };
@@ -409,35 +357,23 @@ fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, 
         }
         return None;
     }
-    let address = section.require(sink, "address", "add address = \"0000:03:00.0\" (`lspci -D` has it)", pci_address);
+    let address = device::ADDRESS.require(sink, section, "add address = \"0000:03:00.0\" (`lspci -D` has it)");
     marks.path = address.as_ref().map(Spanned::span);
-    let nsid = or(sink, section, "nsid", 1, small_integer(1..=u16::MAX));
-    let limits = Nanos(1_000_000_000)..=Nanos(3_600_000_000_000);
-    let command_timeout = or(sink, section, "command_timeout", Nanos(30_000_000_000), span_in(limits));
+    let nsid = device::NSID.get_or_default(sink, section);
+    let command_timeout = device::COMMAND_TIMEOUT.get_or_default(sink, section);
     Some(Backend::Nvme { address: address?.into_inner(), nsid: u32::from(nsid?), command_timeout: command_timeout? })
 }
 
-/// A PCI function, in the kernel's words.
-pub(crate) fn pci_address(value: &DeValue<'_>) -> Result<String, Wrong> {
-    let found = text(value)?;
-    let parsed: Result<PciAddress, _> = found.parse();
-    parsed.map(|address| address.to_string()).map_err(|_| Wrong {
-        what: format!("is {found:?}, which is no PCI address"),
-        remedy: "write it as \"0000:03:00.0\"; `lspci -D` lists the devices".into(),
-    })
-}
-
 fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {
-    section.reject_unknown(sink);
-    let layouts = [("per-guaranteed", PollerLayout::PerGuaranteed), ("shared", PollerLayout::Shared)];
-    let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
-    let best_effort = or(sink, section, "best_effort", 1, small_integer(1..=64));
-    let cpus = section.get(sink, "cpus", integers(0..=8191));
+    section.reject_unknown_but(sink, &["layout"]);
+    let remedy = "remove the line, and write threads = \"shared\" for each guaranteed tenant that is to have no poller \
+                  of its own";
+    section.forbid(sink, "layout", "the `threads` of each tenant say which pollers serve it", remedy);
+    let best_effort = pollers::BEST_EFFORT.get_or_default(sink, section);
+    let cpus = pollers::CPUS.get(sink, section);
     marks.cpus = cpus.as_ref().map(Spanned::span);
-    let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
-    let idle_after = or(sink, section, "idle_after", Nanos(500_000_000), span_in(idle));
+    let idle_after = pollers::IDLE_AFTER.get_or_default(sink, section);
     Some(Pollers {
-        layout: layout?,
         best_effort: best_effort?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
@@ -455,7 +391,7 @@ pub(crate) fn tenant_sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>
         why: "can share a host",
     };
     let items = top.tables(sink, "tenant", &words).into_iter();
-    items.map(|(span, table)| Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span), Some(table))).collect()
+    items.map(|(span, table)| Section::new(SCHEMA, "[[tenant]]", tenant::NAMES, Some(span), Some(table))).collect()
 }
 
 /// Those that are `wanted`. Of others, nothing is told.
@@ -477,16 +413,18 @@ pub(crate) fn read_tenant(
     tenants: usize,
 ) -> TenantDraft {
     let span = section.span.clone().unwrap_or_default();
-    let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
+    let name =
+        tenant::NAME.require(sink, &section, "add name = \"db\": it names the socket and the place on the drive");
     if let Some(name) = &name {
         section.label = format!("tenant {:?}", name.get_ref());
     }
     let section = section;
     section.reject_unknown(sink);
-    let size = section.require(sink, "size", "add size = \"16GiB\"", size);
-    let offset = section.get(sink, "offset", size_or_zero);
+    let labels = tenant::LABELS.get_if_any(sink, &section).map(Option::unwrap_or_default);
+    let size = tenant::SIZE.require(sink, &section, "add size = \"16GiB\"");
+    let offset = tenant::OFFSET.get(sink, &section);
     let frontend = read_frontend(sink, &section);
-    let lba_size = (or(sink, &section, "lba_size", LBA_BYTES, lba_size), section.mark("lba_size"));
+    let lba_size = (tenant::LBA_SIZE.get_or_default(sink, &section), section.mark("lba_size"));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
@@ -494,7 +432,21 @@ pub(crate) fn read_tenant(
     let demand = read_demand(sink, &section);
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, memory, overcommit, demand, lba_size, queues, socket }
+    TenantDraft {
+        span,
+        name,
+        labels,
+        size,
+        offset,
+        frontend,
+        terms,
+        memory,
+        overcommit,
+        demand,
+        lba_size,
+        queues,
+        socket,
+    }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &TermsDraft) -> Option<bool> {
@@ -504,7 +456,7 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &Terms
         section.forbid(sink, "overcommit", why, "remove it, or add class = \"guaranteed\" and a latency_target");
         return Some(false);
     }
-    or(sink, section, "overcommit", false, boolean)
+    tenant::OVERCOMMIT.get_or_default(sink, section)
 }
 
 /// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
@@ -515,10 +467,6 @@ fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
     ))
 }
 
-/// The most queues of a virtio-blk disk whose requests go by priority.
-pub const MAX_VIRTQUEUES_BY_PRIORITY: u16 = 42;
-
-/// A block device has memory of its own for each request of each queue; guests' queues cost nothing.
 fn read_queues(
     sink: &mut Sink<'_>,
     section: &Section<'_, '_>,
@@ -526,42 +474,11 @@ fn read_queues(
     terms: &TermsDraft,
 ) -> Option<u16> {
     let by_priority = terms.priority == Some(TenantPriority::OfQueue);
-    let (default, most) = match frontend.frontend {
-        Some(Frontend::Ublk(..)) => (4, 64),
-        Some(Frontend::VhostUserBlk(_)) if by_priority => (MAX_VIRTQUEUES_BY_PRIORITY, MAX_VIRTQUEUES_BY_PRIORITY),
-        _ => (64, 64),
-    };
-    or(sink, section, "queues", default, small_integer(1..=most))
-}
-
-/// What has a place in `runtime_dir`, where each tenant has its own: the keeper's socket, the API's token.
-const OWN_NAMES: [&str; 2] = ["keeper", "token"];
-
-/// A tenant's name.
-pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
-    let found = text(value)?;
-    let shown: String = found.chars().take(80).collect();
-    if OWN_NAMES.contains(&found.as_str()) {
-        let what = format!("is {found:?}, which is the daemon's own in the directory of its sockets");
-        return Err(Wrong { what, remedy: "choose another name".into() });
-    }
-    let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let valid = (1..=63).contains(&found.len())
-        && found.starts_with(letter)
-        && found.chars().all(|c| letter(c) || c == '_' || c == '-');
-    let remedy = "use 1 to 63 of a-z, 0-9, _ and -, and start with a letter or digit";
-    valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {shown:?}"), remedy: remedy.into() })
-}
-
-fn size_or_zero(value: &DeValue<'_>) -> Result<Size, Wrong> {
-    size(value).map_err(|w| Wrong { remedy: format!("{}; \"0\" is the drive's start", w.remedy), ..w })
-}
-
-pub(crate) fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
-    match size(value) {
-        Ok(Size(512)) => Ok(512),
-        Ok(Size(4096)) => Ok(4096),
-        Ok(other) => Err(Wrong { what: format!("is {}", other.0), remedy: "expected 512 or 4096".into() }),
-        Err(wrong) => Err(Wrong { remedy: "expected 512 or 4096".into(), ..wrong }),
+    match frontend.frontend {
+        Some(Frontend::VhostUserBlk(_)) if by_priority => {
+            let most = MAX_VIRTQUEUES_BY_PRIORITY;
+            or(sink, section, "queues", most, small_integer(1..=most))
+        }
+        _ => tenant::QUEUES.get_or_default(sink, section),
     }
 }

@@ -1,5 +1,6 @@
 //! The checked values.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -18,6 +19,7 @@ use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
+use crate::values::{Doorbells, WipeBy};
 use crate::{added, check};
 
 /// A file is a few lines for each tenant; much more is some other file.
@@ -98,15 +100,6 @@ pub struct Device {
     pub discard_content: bool,
 }
 
-/// How the wiper makes zeros of what a deleted disk left. Three passes are written whatever is said here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WipeBy {
-    /// Zeros are written.
-    Overwrite,
-    /// The drive is told to ([`Op::WriteZeroes`](io_model::Op::WriteZeroes)), and what it then reads as is looked at.
-    WriteZeroes,
-}
-
 /// What stands behind the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
@@ -147,11 +140,8 @@ pub enum Backend {
 /// The threads that move commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pollers {
-    /// How tenants are shared out to pollers.
-    pub layout: PollerLayout,
     /// Pollers that best-effort tenants are spread over, but for those that have their own; under policies that
-    /// [give none](policy::PolicyKind::gives_own_pollers) to guaranteed ones, these too: 1 to 64; see
-    /// [`Config::shared_pollers`].
+    /// [give none](policy::PolicyKind::gives_own_pollers) to guaranteed ones, these too: 1 to 64.
     pub best_effort: u16,
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
@@ -159,16 +149,6 @@ pub struct Pollers {
     pub idle_after: Nanos,
     /// How many pollers of other drives come before these on the same CPUs.
     pub first: usize,
-}
-
-/// How tenants are shared out to pollers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PollerLayout {
-    /// One for each guaranteed tenant, one or [several](Pollers::best_effort) for all others. Under policies that serve
-    /// all together, one or several for all.
-    PerGuaranteed,
-    /// One for all.
-    Shared,
 }
 
 /// Where block devices of this host's have their names.
@@ -179,6 +159,8 @@ pub const DEVICE_DIR: &str = "/dev/evenkeel";
 pub struct Tenant {
     /// 1 to 63 of `a-z 0-9 _ -`, the first a letter or digit. Unique; the layout file knows the tenant by it.
     pub name: String,
+    /// Names that others know it by: texts by their keys.
+    pub labels: BTreeMap<String, String>,
     /// A multiple of [`RANGE_STEP_BYTES`](crate::RANGE_STEP_BYTES), above 0.
     pub size: Size,
     /// A place that the operator chose; the same multiple.
@@ -216,15 +198,6 @@ pub(crate) struct TenantMarks {
     /// Whether `max_memory` and `max_maps` are written.
     pub has_memory: [bool; 2],
     pub frontend: FrontendMarks,
-}
-
-/// How a tenant's doorbells reach us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Doorbells {
-    /// A page that the guest writes without an exit.
-    Mapped,
-    /// Each write is a message.
-    Trapped,
 }
 
 impl Config {
@@ -356,6 +329,7 @@ impl Tenant {
     /// has no disk and no socket.
     pub fn background(name: &str) -> Self {
         Self {
+            labels: BTreeMap::new(),
             name: name.to_owned(),
             size: Size(0),
             offset: None,

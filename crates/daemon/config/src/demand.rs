@@ -6,9 +6,10 @@ use io_model::units::{Rate, Size};
 use policy::Limits;
 use toml::de::DeValue;
 
+use crate::keys::{SCHEMA, demand as keys};
 use crate::problem::Sink;
-use crate::rw::{BlockSize, DEPTHS, Rw, THREADS, arrivals, read_rw};
-use crate::section::{DAEMON, DEMAND, Section, integer, kind, or};
+use crate::rw::{BlockSize, Rw, read_rw};
+use crate::section::{Section, kind};
 
 /// What a tenant will ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Opti
         return None;
     };
     let label = format!("the demand of {}", tenant.label);
-    let section = Section::new(DAEMON, &label, DEMAND, Some(key.span()), Some(table));
+    let section = Section::new(SCHEMA, &label, keys::NAMES, Some(key.span()), Some(table));
     section.reject_unknown(sink);
     let rw = read_rw(sink, &section);
     let load = if section.has("rate_iops") {
@@ -82,10 +83,10 @@ pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Opti
             let why = "a demand with rate_iops asks at its own times, whatever is in flight";
             section.forbid(sink, key, why, "remove one of the two");
         }
-        section.get(sink, "rate_iops", arrivals).map(|rate| DemandLoad::Open { rate_iops: rate.into_inner() })
+        keys::RATE_IOPS.get(sink, &section).map(|rate| DemandLoad::Open { rate_iops: rate.into_inner() })
     } else {
-        let numjobs = or(sink, &section, "numjobs", 1, integer(THREADS));
-        let iodepth = or(sink, &section, "iodepth", 1, integer(DEPTHS));
+        let numjobs = keys::NUMJOBS.get_or_default(sink, &section);
+        let iodepth = keys::IODEPTH.get_or_default(sink, &section);
         numjobs.zip(iodepth).map(|(numjobs, iodepth)| DemandLoad::Closed { numjobs, iodepth })
     };
     Some(Some(Demand { load: load?, rw: rw? }))

@@ -14,6 +14,7 @@ use crate::added::{self, AddedDrives};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
 use crate::host::{Content, HostReport, Survey};
+use crate::keys::{self, is_drive};
 use crate::namespace;
 use crate::nearest::nearest;
 use crate::prepare::{layout_problem, no_room_left};
@@ -110,12 +111,12 @@ impl View {
 }
 
 fn name_of<'s>(drive: &'s Section<'_, '_>) -> Option<&'s str> {
-    if drive.is_drive() { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
+    if is_drive(drive) { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
 }
 
 /// The sections of all drives that are served, `[device]` and then each `[[drive]]`.
 pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
-    let device = top.table(sink, "device", section::DEVICE);
+    let device = top.table(sink, "device", keys::device::NAMES);
     let words = Items {
         one: "drive",
         each: "each drive",
@@ -125,7 +126,7 @@ pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Ve
     };
     let items = top.tables(sink, "drive", &words).into_iter();
     let drives = items.map(|(span, table)| {
-        let mut drive = Section::new(section::DAEMON, "[[drive]]", section::DRIVE, Some(span), Some(table));
+        let mut drive = Section::new(keys::SCHEMA, "[[drive]]", keys::DRIVE, Some(span), Some(table));
         let named = drive.peek("name").map(|(name, _)| format!("drive {name:?}"));
         drive.label = named.unwrap_or(drive.label);
         drive
@@ -141,7 +142,7 @@ pub(crate) fn part<'t, 'i>(
     key: &str,
     known: &'static [&'static str],
 ) -> Section<'t, 'i> {
-    let Some(drive) = drive.filter(|drive| drive.is_drive() && drive.has(key)) else {
+    let Some(drive) = drive.filter(|drive| is_drive(drive) && drive.has(key)) else {
         return top.table(sink, key, known);
     };
     let mut part = drive.table(sink, key, known);
@@ -394,7 +395,7 @@ struct Overview {
 
 fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared_bytes: usize) -> Overview {
     let mut sink = Sink::new(source);
-    let top = check::top(document);
+    let top = check::top_of(document);
     let drives = sections(&mut sink, &top);
     let names = drive_names(&mut sink, &drives, declared_bytes);
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -435,12 +436,12 @@ fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>], declared_bytes: 
     let mut names: Vec<String> = Vec::new();
     let first = |name: &str| drives.iter().find(|drive| name_of(drive) == Some(name)).and_then(|it| it.span.clone());
     for drive in drives {
-        if !drive.is_drive() {
+        if !is_drive(drive) {
             names.push(DEVICE_NAME.to_owned());
             continue;
         }
         let remedy = "add name = \"fast\": tenants and commands name the drive by it";
-        let Some(name) = drive.require(sink, "name", remedy, check::name) else { continue };
+        let Some(name) = keys::drive::NAME.require(sink, drive, remedy) else { continue };
         if name.get_ref() == DEVICE_NAME {
             sink.at(&name.span(), "\"device\" is what the drive of [device] is called", "choose another name");
         } else if names.contains(name.get_ref()) && name.span().start >= declared_bytes {

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use crate::config::Doorbells;
+use crate::keys::{UBLK, VFIO_USER, VHOST_USER_BLK, tenant};
 use crate::problem::Sink;
-use crate::section::{Section, boolean, choice, integers, or};
+use crate::section::Section;
+use crate::values::{Doorbells, Mode, Threads};
 
 /// What the guest sees.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,45 +23,17 @@ pub enum Frontend {
 /// How a disk is served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Serving {
-    /// Which threads serve its queues.
-    pub threads: Threads,
+    /// Which threads serve its queues; `None`: those that its class and the policy call for.
+    pub threads: Option<Threads>,
     /// When they sleep.
     pub mode: Mode,
-    /// CPUs of its own threads, that of queue i at i modulo the length; empty: not pinned, and always so for
-    /// [`Threads::Shared`].
+    /// CPUs of its own threads, that of queue i at i modulo the length; empty: not pinned, and always so without
+    /// [threads of its own](Frontend::has_own_threads).
     pub cpus: Vec<u32>,
     /// Nobody can write to it.
     pub read_only: bool,
 }
 
-/// Which threads serve a tenant's queues. A queue's commands are submitted and completed by one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Threads {
-    /// Those that `[pollers]` lays out, with other tenants' queues.
-    Shared,
-    /// One for this tenant alone: VBMq's data plane.
-    Dedicated,
-    /// One for each virtqueue: VBMq.
-    PerQueue,
-}
-
-/// When a thread sleeps; a later one is more eager.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
-    /// Whenever there is nothing to do.
-    Event,
-    /// After [`Pollers::idle_after`](crate::Pollers::idle_after) without I/O.
-    Adaptive,
-    /// Never while a client is attached.
-    Polling,
-}
-
-const THREADS: [(&str, Threads); 3] =
-    [("shared", Threads::Shared), ("dedicated", Threads::Dedicated), ("per-queue", Threads::PerQueue)];
-const MODES: [(&str, Mode); 3] = [("adaptive", Mode::Adaptive), ("polling", Mode::Polling), ("event", Mode::Event)];
-const VFIO_USER: &str = "vfio-user";
-const VHOST_USER_BLK: &str = "vhost-user-blk";
-const UBLK: &str = "ublk";
 const VFIO_SOCKET: &str = "cntrl";
 const VHOST_SOCKET: &str = "vhost.sock";
 
@@ -106,9 +79,14 @@ impl Frontend {
         self.serving().read_only
     }
 
-    /// Which threads serve its queues.
-    pub fn threads(&self) -> Threads {
+    /// Which threads the file asks for; [`Config::threads`](crate::Config::threads) are those that serve it.
+    pub fn threads(&self) -> Option<Threads> {
         self.serving().threads
+    }
+
+    /// Whether the file gives it threads of its own.
+    pub fn has_own_threads(&self) -> bool {
+        !matches!(self.threads(), None | Some(Threads::Shared))
     }
 
     /// When its threads sleep.
@@ -124,25 +102,7 @@ impl Frontend {
 
 impl Serving {
     /// As one that says nothing of it.
-    pub const USUAL: Self = Self { threads: Threads::Shared, mode: Mode::Adaptive, cpus: Vec::new(), read_only: false };
-}
-
-impl Threads {
-    /// As the file names them.
-    pub fn name(self) -> &'static str {
-        name_of(&THREADS, self)
-    }
-}
-
-impl Mode {
-    /// As the file names it.
-    pub fn name(self) -> &'static str {
-        name_of(&MODES, self)
-    }
-}
-
-fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
-    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+    pub const USUAL: Self = Self { threads: None, mode: Mode::Adaptive, cpus: Vec::new(), read_only: false };
 }
 
 /// Where the keys of a front end stand.
@@ -162,16 +122,15 @@ pub(crate) struct FrontendDraft {
 
 /// Reads the keys of a tenant that say how its guest reaches the disk.
 pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> FrontendDraft {
-    let words = [VFIO_USER, VHOST_USER_BLK, UBLK].map(|word| (word, word));
     let mark = |key: &str| section.entry(key).map(|(_, value)| value.span());
     let marks = FrontendMarks { threads: mark("threads"), mode: mark("mode"), cpus: mark("cpus") };
-    let found = or(sink, section, "frontend", VFIO_USER, choice(&words, &[]));
+    let found = tenant::FRONTEND.get_or_default(sink, section);
     let (frontend, doorbells) = match found {
         Some(VFIO_USER) => {
             forbid_of_disks(sink, section);
             let serving =
                 read_threads(sink, section).map(|(threads, cpus)| Serving { threads, cpus, ..Serving::USUAL });
-            (serving.map(Frontend::VfioUser), read_doorbells(sink, section))
+            (serving.map(Frontend::VfioUser), tenant::DOORBELLS.get_or_default(sink, section))
         }
         Some(other) => {
             let why = format!("it belongs to the vfio-user front end, and this tenant's is {other}");
@@ -202,11 +161,6 @@ fn forbid_of_clients(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     }
 }
 
-fn read_doorbells(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Doorbells> {
-    let words = [("mapped", Doorbells::Mapped), ("trapped", Doorbells::Trapped)];
-    or(sink, section, "doorbells", Doorbells::Mapped, choice(&words, &[]))
-}
-
 fn forbid_of_disks(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     let why = "it belongs to the vhost-user-blk and ublk front ends, and this tenant's is vfio-user";
     for (key, instead) in [("mode", "use idle_after under [pollers]"), ("read_only", "remove it")] {
@@ -216,17 +170,17 @@ fn forbid_of_disks(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
 
 fn read_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Serving> {
     let threads = read_threads(sink, section);
-    let mode = or(sink, section, "mode", Mode::Adaptive, choice(&MODES, &[]));
-    let read_only = or(sink, section, "read_only", false, boolean);
+    let mode = tenant::MODE.get_or_default(sink, section);
+    let read_only = tenant::READ_ONLY.get_or_default(sink, section);
     let (threads, cpus) = threads?;
     Some(Serving { threads, mode: mode?, cpus, read_only: read_only? })
 }
 
 /// Which threads serve it, and the CPUs of its own ones.
-fn read_threads(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<(Threads, Vec<u32>)> {
-    let threads = or(sink, section, "threads", Threads::Shared, choice(&THREADS, &[]));
-    let cpus = section.get(sink, "cpus", integers(0..=8191));
-    if threads == Some(Threads::Shared) {
+fn read_threads(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<(Option<Threads>, Vec<u32>)> {
+    let threads = tenant::THREADS.get_if_any(sink, section);
+    let cpus = tenant::CPUS.get(sink, section);
+    if matches!(threads, Some(None | Some(Threads::Shared))) {
         let remedy = "name them under [pollers], or write threads = \"dedicated\" or \"per-queue\"";
         section.forbid(sink, "cpus", "with threads = \"shared\" the tenant has no threads of its own", remedy);
     }

@@ -12,6 +12,7 @@
 //! | module | |
 //! | --- | --- |
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
+//! | `keys`, `values` | every key: its values, default and when a change counts; how single values are read |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `drives` | a file of several drives: the part of each, and tenants that are yet to be placed on one |
@@ -48,6 +49,7 @@ mod demand;
 mod drives;
 mod frontend;
 mod host;
+mod keys;
 mod look;
 mod memory;
 mod missing;
@@ -66,23 +68,20 @@ mod section;
 mod sections;
 mod summary;
 mod terms;
+mod values;
 
-pub use access::{Account, ApiSection, DaemonSection, SocketSection};
+pub use access::{ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
-pub use blocks::LBA_BYTES;
-pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
-pub use config::{
-    Backend, Config, DEVICE_DIR, Device, Doorbells, HWQ_DEPTH, PollerLayout, Pollers, Tenant, WipeBy, read_opened,
-    read_text,
-};
+pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};
-pub use frontend::{Frontend, Mode, Serving, Threads};
+pub use frontend::{Frontend, Serving};
 pub use host::{
     AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, content_of, drive_id, in_use,
     layout_of_nvme, mark_image, nvme_character_device,
 };
+pub use keys::{MAX_VIRTQUEUES_BY_PRIORITY, document as settings_reference};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;
 pub use memory::MemoryLimits;
@@ -98,25 +97,26 @@ pub use sections::{
     DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, is_of_front_end, made_changes,
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
+pub use values::{Account, Doorbells, LBA_BYTES, Mode, Threads, WipeBy};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
 ///
 /// What reads a value gives a [`Wrong`](reading::Wrong) where it can't be used; what reads a section notes that in a
 /// [`Sink`](reading::Sink) and gives `None`.
 pub mod reading {
-    pub use crate::check::{name, parse_document};
+    pub use crate::check::parse_document;
     pub use crate::config::read_text;
-    pub use crate::policy_section::{
-        ABSENT, IN_FLIGHT, POLICY_KEYS, forbid_others, read_fair, read_lpns, read_parameters,
-    };
+    pub use crate::keys::POLICY_KEYS;
+    pub use crate::policy_section::{ABSENT, IN_FLIGHT, forbid_others, read_fair, read_lpns, read_parameters};
     pub use crate::problem::{Sink, Text};
     pub use crate::profile::{beside, profile};
     pub use crate::rw::{DEPTHS, THREADS, arrivals, read_rw};
     pub use crate::section::{
-        Items, POLICY, Schema, Section, THE_TOP, Wrong, boolean, choice, count, fraction, integer, kind, list, or,
-        seed, size, small_integer, span_in, text,
+        Items, Schema, Section, THE_TOP, Wrong, boolean, choice, count, fraction, integer, kind, list, or, seed, size,
+        small_integer, span_in, text,
     };
     pub use crate::terms::{TenantRules, TermsDraft, read_terms};
+    pub use crate::values::name;
 }
 
 /// Tenants in one file, at most.

@@ -3,8 +3,9 @@
 use io_model::units::Size;
 
 use crate::check::Draft;
+use crate::keys::{USUAL_MAPS, USUAL_MEMORY, tenant};
 use crate::problem::Sink;
-use crate::section::{Section, integer, or, size};
+use crate::section::Section;
 
 /// How much memory a tenant's client may have mapped at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,8 @@ impl MemoryLimits {
         let tenants = tenants.max(1) as u64;
         let share = ALL_MEMORY.0 / tenants;
         Self {
-            max_memory: Size((256 << 30).min(share - share % (1 << 20))),
-            max_maps: 128.min(ALL_MAPS / tenants) as u32,
+            max_memory: Size(USUAL_MEMORY.0.min(share - share % (1 << 20))),
+            max_maps: u64::from(USUAL_MAPS).min(ALL_MAPS / tenants) as u32,
         }
     }
 }
@@ -43,7 +44,7 @@ pub(crate) struct MemoryDraft {
 
 pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenants: usize) -> MemoryDraft {
     let MemoryLimits { max_memory, max_maps } = MemoryLimits::default_among(tenants);
-    let found = or(sink, section, "max_memory", max_memory, size);
+    let found = tenant::MAX_MEMORY.get_if_any(sink, section).map(|found| found.unwrap_or(max_memory));
     let least = Size(1 << 20);
     if found.is_some_and(|found| found < least)
         && let Some((_, value)) = section.entry("max_memory")
@@ -53,7 +54,7 @@ pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenant
     }
     MemoryDraft {
         max_memory: found,
-        max_maps: or(sink, section, "max_maps", max_maps, integer(4..=4096)),
+        max_maps: tenant::MAX_MAPS.get_if_any(sink, section).map(|found| found.unwrap_or(max_maps)),
         is_written: ["max_memory", "max_maps"].map(|key| section.has(key)),
     }
 }

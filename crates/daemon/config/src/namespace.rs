@@ -9,14 +9,14 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::TENANTS_MAX;
-use crate::blocks::LBA_BYTES;
-use crate::check::{Draft, lba_size, name};
+use crate::check::Draft;
+use crate::keys::{SCHEMA, Values, namespace as keys};
 use crate::nearest::nearest;
 use crate::problem::{OUTSIDE, Sink};
-use crate::section::{DAEMON, Items, NAMESPACE, Section, Wrong, boolean, integer, or, size, text};
+use crate::section::{Items, Section, Wrong};
 
 /// Identifiers that namespaces can have beside a tenant's own disk, which is 1.
-pub const NSIDS: RangeInclusive<u32> = 2..=32;
+pub const NSIDS: RangeInclusive<u32> = keys::NSID.values.range();
 
 /// A disk without a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +135,7 @@ pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Ve
         why: "can share a host",
     };
     let items = top.tables(sink, "namespace", &words).into_iter();
-    items.map(|(span, table)| Section::new(DAEMON, "[[namespace]]", NAMESPACE, Some(span), Some(table))).collect()
+    items.map(|(span, table)| Section::new(SCHEMA, "[[namespace]]", keys::NAMES, Some(span), Some(table))).collect()
 }
 
 /// Those that are `wanted`. Of others, nothing is told.
@@ -149,7 +149,7 @@ pub(crate) fn read_namespaces(
 }
 
 fn read_namespace(sink: &mut Sink<'_>, mut section: Section<'_, '_>) -> NamespaceDraft {
-    let name = section.require(sink, "name", "add name = \"logs\": it names the place on the drive", name);
+    let name = keys::NAME.require(sink, &section, "add name = \"logs\": it names the place on the drive");
     if let Some(name) = &name {
         section.label = format!("namespace {:?}", name.get_ref());
     }
@@ -157,30 +157,20 @@ fn read_namespace(sink: &mut Sink<'_>, mut section: Section<'_, '_>) -> Namespac
     section.reject_unknown(sink);
     NamespaceDraft {
         name,
-        size: section.require(sink, "size", "add size = \"16GiB\"", size),
+        size: keys::SIZE.require(sink, &section, "add size = \"16GiB\""),
         nsid: section.require(sink, "nsid", "add nsid = 2: its guests know it as /dev/nvme0n2", nsid),
-        tenants: or(sink, &section, "tenants", Vec::new(), names),
-        read_only: or(sink, &section, "read_only", Vec::new(), names),
-        shared: or(sink, &section, "shared", false, boolean),
-        lba_bytes: or(sink, &section, "lba_size", LBA_BYTES, lba_size),
+        tenants: keys::TENANTS.get_or_default(sink, &section),
+        read_only: keys::READ_ONLY.get_or_default(sink, &section),
+        shared: keys::SHARED.get_or_default(sink, &section),
+        lba_bytes: keys::LBA_SIZE.get_or_default(sink, &section),
         lba_size_mark: section.mark("lba_size"),
         tenants_mark: section.mark("tenants"),
     }
 }
 
 fn nsid(value: &DeValue<'_>) -> Result<u32, Wrong> {
-    integer(NSIDS)(value)
-        .map_err(|wrong| Wrong { remedy: format!("{}; 1 is a tenant's own disk", wrong.remedy), ..wrong })
-}
-
-fn names(value: &DeValue<'_>) -> Result<Vec<Spanned<String>>, Wrong> {
-    let wrong = |what: String| Wrong { what, remedy: "expected a list of tenants such as [\"db\", \"web\"]".into() };
-    let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
-    let name = |item: &Spanned<DeValue<'_>>| {
-        let name = text(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))?;
-        Ok(Spanned::new(item.span(), name))
-    };
-    items.iter().map(name).collect()
+    let own = |wrong: Wrong| Wrong { remedy: format!("{}; 1 is a tenant's own disk", wrong.remedy), ..wrong };
+    keys::NSID.values.read(value).map_err(own)
 }
 
 /// Rules between a namespace and the tenants that have it.

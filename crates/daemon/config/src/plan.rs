@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use policy::Settings;
 
-use crate::config::{Config, PollerLayout, Pollers, Tenant};
-use crate::frontend::{Frontend, Mode, Threads};
+use crate::config::{Config, Pollers, Tenant};
+use crate::frontend::Frontend;
+use crate::values::{Mode, Threads};
 
 /// VQs of an NVMe tenant: a guest has about as many I/O queues as vCPUs; four and the admin queue is the usual case.
 const NVME_VQS: u16 = 5;
@@ -41,7 +42,7 @@ pub struct Serves {
 pub enum Home {
     /// One of those that all tenants share who need no other: mostly there is one.
     Shared,
-    /// One of its own, as `[pollers]` lays out.
+    /// One of its own, as its class and the policy call for.
     Alone,
     /// Those that its `threads` ask for.
     Own,
@@ -64,33 +65,27 @@ impl Tenant {
     /// VQs that these of its queues are taken for.
     pub fn vqs(&self, queues: &Range<u16>) -> u16 {
         match &self.frontend {
-            Frontend::VfioUser(serving) if serving.threads != Threads::PerQueue => NVME_VQS,
+            Frontend::VfioUser(serving) if serving.threads != Some(Threads::PerQueue) => NVME_VQS,
             Frontend::VfioUser(_) | Frontend::VhostUserBlk(_) | Frontend::Ublk(..) => queues.len() as u16,
         }
     }
 }
 
 impl Load<'_> {
-    fn home(&self, policy: Option<&Settings>, pollers: &Pollers) -> Home {
+    fn home(&self, policy: Option<&Settings>) -> Home {
         let gives_own = policy.is_none_or(|policy| policy.kind().gives_own_pollers());
-        let by_layout = self.guaranteed && gives_own && pollers.layout == PollerLayout::PerGuaranteed;
         match self.frontend.threads() {
-            Threads::Dedicated | Threads::PerQueue => Home::Own,
-            Threads::Shared if by_layout => Home::Alone,
-            Threads::Shared => Home::Shared,
+            Some(Threads::Dedicated | Threads::PerQueue) => Home::Own,
+            None if self.guaranteed && gives_own => Home::Alone,
+            None | Some(Threads::Shared) => Home::Shared,
         }
     }
 }
 
-/// Pollers that tenants share who need no other.
-fn shared_pollers(pollers: &Pollers) -> usize {
-    if pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
-}
-
 /// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
-    let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
-    let several = shared_pollers(pollers);
+    let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy) == home);
+    let several = usize::from(pollers.best_effort);
     let rest = (0..several).map(|first| at(Home::Shared).skip(first).step_by(several).collect());
     let alone = at(Home::Alone).map(|index| vec![index]);
     let groups = alone.chain(rest).filter(|group: &Vec<usize>| !group.is_empty());
@@ -110,7 +105,7 @@ impl Pollers {
 }
 
 fn own_pollers(tenant: usize, load: &Load<'_>) -> Vec<Poller> {
-    let len = if load.frontend.threads() == Threads::PerQueue { 1 } else { load.queues.max(1) };
+    let len = if load.frontend.threads() == Some(Threads::PerQueue) { 1 } else { load.queues.max(1) };
     let parts = (0..load.queues).step_by(len.into()).map(|first| first..first + len);
     let cpus = load.frontend.cpus().iter().copied().map(Some).cycle().chain(std::iter::repeat(None));
     let poller = |(queues, cpu)| Poller { serves: vec![Serves { tenant, queues }], cpu, mode: load.frontend.mode() };
@@ -119,7 +114,7 @@ fn own_pollers(tenant: usize, load: &Load<'_>) -> Vec<Poller> {
 
 impl Config {
     /// The pollers that will run: those of guaranteed tenants first, in the file's order, then the one or
-    /// [several](Self::shared_pollers) that all others share, then those that tenants have to themselves, in the file's
+    /// [several](Pollers::best_effort) that all others share, then those that tenants have to themselves, in the file's
     /// order and in that of their queues. With fewer CPUs than pollers, CPUs are used
     /// again from the first; [`Pollers::cpus`] are for pollers that no tenant has to itself by its `threads`.
     pub fn poller_plan(&self) -> Vec<Poller> {
@@ -128,7 +123,7 @@ impl Config {
 
     /// HWQs of one of `pollers` pollers that is to serve these queues of these tenants.
     pub fn hwqs(&self, pollers: usize, serves: &[(&Tenant, Range<u16>)]) -> u16 {
-        let own = |tenant: &Tenant| tenant.is_guaranteed() || tenant.frontend.threads() != Threads::Shared;
+        let own = |tenant: &Tenant| tenant.is_guaranteed() || tenant.frontend.has_own_threads();
         // One for each VQ, and one to share.
         let all_vqs = serves.iter().map(|(tenant, queues)| tenant.vqs(queues)).fold(0, u16::saturating_add);
         let wanted = if serves.iter().all(|(tenant, _)| own(tenant)) {
@@ -150,15 +145,15 @@ impl Config {
         plan.iter().map(hwqs).sum()
     }
 
-    /// Pollers that tenants share who need no other, once there are as many of them: 1 where the layout has one for
-    /// all.
-    pub fn shared_pollers(&self) -> usize {
-        shared_pollers(&self.pollers)
-    }
-
     /// Which pollers serve a tenant of this configuration, or one that would be.
     pub fn home(&self, tenant: &Tenant) -> Home {
-        Load::from(tenant).home(Some(&self.policy), &self.pollers)
+        Load::from(tenant).home(Some(&self.policy))
+    }
+
+    /// Which threads serve a tenant.
+    pub fn threads(&self, tenant: &Tenant) -> Threads {
+        let by_class = if self.home(tenant) == Home::Shared { Threads::Shared } else { Threads::Dedicated };
+        tenant.frontend.threads().unwrap_or(by_class)
     }
 
     /// The pollers that one more tenant would need for itself, if `others` run: the queues, mode and CPU of each. For

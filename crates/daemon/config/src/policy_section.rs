@@ -2,29 +2,16 @@
 
 use std::ops::RangeInclusive;
 
-use io_model::Nanos;
 use policy::{ArbitratedConfig, FairSettings, LpnsSettings, PolicyKind, Settings};
 use toml::de::DeValue;
 
+use crate::keys::{Key, POLICY_KEYS, Values, Whole, any_policy, drr, fair, lpns, wrr};
 use crate::problem::Sink;
 use crate::profile::Profile;
-use crate::section::{Section, Wrong, choice, integer, list, or, rate, small_integer, span_in};
+use crate::section::{Section, Wrong, choice, integer, list};
 
 /// Commands that may be with a drive together.
-pub const IN_FLIGHT: RangeInclusive<u32> = 1..=65_536;
-/// What NVMe's 8 bits can say.
-const WEIGHT_MAX_COMMANDS: u16 = 256;
-const WEIGHT_MAX_KIB: u16 = 1024;
-
-/// Which of the section's keys each policy has.
-pub const POLICY_KEYS: [(PolicyKind, &[&str]); 6] = [
-    (PolicyKind::Evenkeel, &[]),
-    (PolicyKind::Lpns, &["rate_iops", "min_latency"]),
-    (PolicyKind::Fair, &["min_latency", "max_latency", "epoch"]),
-    (PolicyKind::Wrr, &["high_weight", "medium_weight", "low_weight", "arbitration_burst", "max_in_flight"]),
-    (PolicyKind::Drr, &["high_weight", "medium_weight", "low_weight", "max_in_flight"]),
-    (PolicyKind::Passthrough, &[]),
-];
+pub const IN_FLIGHT: RangeInclusive<u32> = wrr::MAX_IN_FLIGHT.values.range();
 
 /// Policies that a scenario may name and a daemon does not run.
 const SIMULATED: [&str; 4] = ["k2", "mqfq", "d2fq", "caps"];
@@ -49,22 +36,22 @@ pub fn read_policy(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Pro
     for key in SIMULATED_KEYS {
         section.forbid(sink, key, "no policy of the daemon has it", "remove it; `evenkeel sim` takes it in a scenario");
     }
-    let kind = or(sink, section, "name", PolicyKind::Evenkeel, policy_name)?;
+    let kind = any_policy::NAME.get_or_default_by(sink, section, policy_name)?;
     forbid_others(sink, section, kind.name(), &POLICY_KEYS.map(|(kind, keys)| (kind.name(), keys)));
     read_parameters(sink, section, kind, profile)
 }
 
 /// A policy's name.
 fn policy_name(value: &DeValue<'_>) -> Result<PolicyKind, Wrong> {
-    let kinds = POLICY_KEYS.map(|(kind, _)| (kind.name(), kind));
+    let kinds = any_policy::NAME.values.0;
     if let Some(name) = value.as_str().filter(|name| SIMULATED.contains(name)) {
-        let names = kinds.map(|(name, _)| name);
+        let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
         return Err(Wrong {
             what: format!("is {name:?}, which no daemon runs"),
             remedy: format!("write {}, or run it in `evenkeel sim`", list(&names)),
         });
     }
-    choice(&kinds, &ABSENT)(value)
+    choice(kinds, &ABSENT)(value)
 }
 
 /// What other names call them.
@@ -93,33 +80,33 @@ pub fn read_parameters(
         plain @ (Settings::Passthrough | Settings::Evenkeel(())) => plain,
         Settings::Lpns(_) => Settings::Lpns(read_lpns(sink, section, profile)?),
         Settings::Fair(_) => Settings::Fair(read_fair(sink, section)?),
-        Settings::Wrr(default) => Settings::Wrr(read_arbitrated(sink, section, WEIGHT_MAX_COMMANDS, default)?),
-        Settings::Drr(default) => Settings::Drr(read_arbitrated(sink, section, WEIGHT_MAX_KIB, default)?),
+        Settings::Wrr(_) => {
+            let weights = [wrr::HIGH_WEIGHT, wrr::MEDIUM_WEIGHT, wrr::LOW_WEIGHT];
+            Settings::Wrr(read_arbitrated(sink, section, weights)?)
+        }
+        Settings::Drr(_) => {
+            let weights = [drr::HIGH_WEIGHT, drr::MEDIUM_WEIGHT, drr::LOW_WEIGHT];
+            Settings::Drr(read_arbitrated(sink, section, weights)?)
+        }
     })
 }
 
 /// Those of `lpns`.
 pub fn read_lpns(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) -> Option<LpnsSettings> {
     let figures = profile.figures();
-    let rate_iops = or(sink, section, "rate_iops", figures.map(|f| f.rate_iops), |value| {
-        let found = rate(value)?;
-        let sane = (1_000..=100_000_000).contains(&found.0);
-        let remedy = "write what the drive sustains, from \"1k\" to \"100M\"";
-        sane.then_some(Some(found)).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
-    });
-    let latencies = Nanos(100)..=Nanos(100_000_000);
-    let default = figures.map(|f| f.min_latency);
-    let min_latency = or(sink, section, "min_latency", default, |v| span_in(latencies)(v).map(Some));
-    Some(LpnsSettings { rate_iops: rate_iops?, min_latency: min_latency? })
+    let rate_iops = lpns::RATE_IOPS.get_if_any(sink, section);
+    let min_latency = lpns::MIN_LATENCY.get_if_any(sink, section);
+    Some(LpnsSettings {
+        rate_iops: rate_iops?.or(figures.map(|f| f.rate_iops)),
+        min_latency: min_latency?.or(figures.map(|f| f.min_latency)),
+    })
 }
 
 /// Those of `fair`.
 pub fn read_fair(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<FairSettings> {
-    let thresholds = || span_in(Nanos(1_000)..=Nanos(10_000_000_000));
-    let min_latency = or(sink, section, "min_latency", None, |v| thresholds()(v).map(Some));
-    let max_latency = or(sink, section, "max_latency", None, |v| thresholds()(v).map(Some));
-    let epochs = Nanos(1_000)..=Nanos(1_000_000_000);
-    let epoch = or(sink, section, "epoch", None, |v| span_in(epochs)(v).map(Some));
+    let min_latency = fair::MIN_LATENCY.get_if_any(sink, section);
+    let max_latency = fair::MAX_LATENCY.get_if_any(sink, section);
+    let epoch = fair::EPOCH.get_if_any(sink, section);
     let (min_latency, max_latency) = (min_latency?, max_latency?);
     let (Some(min), Some(max)) = (min_latency, max_latency) else {
         for (key, other) in [("min_latency", "max_latency"), ("max_latency", "min_latency")] {
@@ -140,20 +127,19 @@ pub fn read_fair(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<FairS
 fn read_arbitrated(
     sink: &mut Sink<'_>,
     section: &Section<'_, '_>,
-    weight_max: u16,
-    default: ArbitratedConfig<Option<u32>>,
+    weights: [Key<Whole<u16>>; 3],
 ) -> Option<ArbitratedConfig<Option<u32>>> {
-    let weight = |value: &DeValue<'_>| {
-        small_integer(1..=weight_max)(value).map_err(|wrong| match integer(0..=0)(value) {
-            Ok(_) => Wrong { what: "is 0, so its class would never be served".into(), ..wrong },
-            Err(_) => wrong,
-        })
-    };
-    let high_weight = or(sink, section, "high_weight", default.high_weight, weight);
-    let medium_weight = or(sink, section, "medium_weight", default.medium_weight, weight);
-    let low_weight = or(sink, section, "low_weight", default.low_weight, weight);
-    let burst = or(sink, section, "arbitration_burst", default.arbitration_burst, small_integer(1..=256));
-    let max_in_flight = or(sink, section, "max_in_flight", None, |v| integer(IN_FLIGHT)(v).map(Some));
+    let [high_weight, medium_weight, low_weight] = weights.map(|key| {
+        let weight = |value: &DeValue<'_>| {
+            key.values.read(value).map_err(|wrong| match integer(0..=0)(value) {
+                Ok(_) => Wrong { what: "is 0, so its class would never be served".into(), ..wrong },
+                Err(_) => wrong,
+            })
+        };
+        key.get_or_default_by(sink, section, weight)
+    });
+    let burst = wrr::ARBITRATION_BURST.get_or_default(sink, section);
+    let max_in_flight = wrr::MAX_IN_FLIGHT.get_if_any(sink, section);
     Some(ArbitratedConfig {
         high_weight: high_weight?,
         medium_weight: medium_weight?,

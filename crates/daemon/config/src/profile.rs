@@ -59,13 +59,16 @@ impl BuiltIn {
         ("970pro", Self::Pro970),
     ];
 
+    /// The drive that is assumed where nobody names one.
+    pub(crate) const DEFAULT: Self = Self::P5800x;
+
     /// Every one of them.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(|(_, drive)| drive)
     }
 
     /// As a file names it.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::P5800x => "p5800x",
             Self::Pm1735 => "pm1735",
@@ -100,7 +103,7 @@ impl BuiltIn {
 
 impl Profile {
     /// The drive that is assumed where nobody names one.
-    pub const DEFAULT: Self = Self::BuiltIn(BuiltIn::P5800x);
+    pub const DEFAULT: Self = Self::BuiltIn(BuiltIn::DEFAULT);
 
     /// As a file names it.
     pub fn name(&self) -> String {

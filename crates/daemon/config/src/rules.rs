@@ -9,13 +9,14 @@ use policy::{Class, TenantPriority};
 use toml::Spanned;
 
 use crate::check::{Draft, TenantDraft};
-use crate::config::{Backend, Device, PollerLayout};
+use crate::config::{Backend, Device};
 use crate::demand::DemandLoad;
-use crate::frontend::{Frontend, Mode, Serving, Threads};
+use crate::frontend::{Frontend, Serving};
 use crate::memory;
 use crate::namespace;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
+use crate::values::Mode;
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.
@@ -28,8 +29,6 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     let (plan, few) = check_together(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
-    together(&mut warnings, draft);
-    best_effort_pollers(&mut warnings, draft);
     demands_within_limits(&mut warnings, draft);
     priorities(&mut warnings, draft);
     if few {
@@ -188,7 +187,7 @@ fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
 
 /// Whether a tenant has threads to itself.
 fn has_own_threads(tenant: &TenantDraft) -> bool {
-    tenant.frontend.frontend.as_ref().is_some_and(|frontend| frontend.threads() != Threads::Shared)
+    tenant.frontend.frontend.as_ref().is_some_and(Frontend::has_own_threads)
 }
 
 /// Whether the pollers are few enough to look at each beside each.
@@ -207,12 +206,9 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
     if pollers > usize::from(total) {
         let what =
             format!("queues = {total} is less than the {pollers} pollers, each of which needs a queue of its own");
-        let fewer = match draft.tenants.iter().any(has_own_threads) {
-            true => "threads = \"shared\" in [[tenant]] sections",
-            false => "layout = \"shared\" under [pollers]",
-        };
         let section = draft.device.as_ref().map_or_else(String::new, Device::section);
-        let remedy = format!("write queues = {pollers} or more under {section}, or {fewer}");
+        let remedy =
+            format!("write queues = {pollers} or more under {section}, or threads = \"shared\" in [[tenant]] sections");
         sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
     }
 }
@@ -250,24 +246,6 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
         let what = format!("lpns takes the drive for a {} ({rate} commands/s, {latency})", device.profile.name());
         let remedy = "set rate_iops and min_latency under [policy] to the drive's own";
         warnings.maybe_at(draft.marks.device.as_ref(), what, remedy);
-    }
-}
-
-/// Policies that give all tenants one order serve them by the same pollers, whatever the layout says.
-fn together(warnings: &mut Sink<'_>, draft: &Draft) {
-    let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.layout_mark) else { return };
-    if !policy.kind().gives_own_pollers() && pollers.layout == PollerLayout::PerGuaranteed {
-        let what =
-            format!("{} weighs all tenants against each other, and serves them by the same pollers", policy.name());
-        warnings.at(mark, what, "write layout = \"shared\", or remove the line");
-    }
-}
-
-/// Tenants share several pollers only where the layout is not of one.
-fn best_effort_pollers(warnings: &mut Sink<'_>, draft: &Draft) {
-    let (Some(pollers), Some(mark)) = (&draft.pollers, &draft.best_effort_mark) else { return };
-    if pollers.best_effort > 1 && pollers.layout == PollerLayout::Shared {
-        warnings.at(mark, "layout = \"shared\" has one poller for all", "remove this line, or that one");
     }
 }
 

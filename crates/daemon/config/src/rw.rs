@@ -1,10 +1,13 @@
 //! Which I/Os a tenant asks for, in fio's words. `[tenant.demand]` and a scenario's workloads share it.
 
+use std::ops::RangeInclusive;
+
 use io_model::units::{Rate, Size};
 use toml::de::DeValue;
 
+use crate::keys::{Values, demand};
 use crate::problem::Sink;
-use crate::section::{Section, Wrong, choice, clip, integer, or, rate, text};
+use crate::section::{Section, Wrong, choice, clip, or, text};
 
 /// Which operation, where and how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,9 +47,9 @@ pub struct BlockSize {
 /// A command moves no more.
 pub(crate) const BLOCK_MAX_BYTES: u64 = 16 << 20;
 /// I/Os that a thread may keep outstanding.
-pub const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
+pub const DEPTHS: RangeInclusive<u32> = demand::IODEPTH.values.range();
 /// Threads of a workload.
-pub const THREADS: std::ops::RangeInclusive<u32> = 1..=1024;
+pub const THREADS: RangeInclusive<u32> = demand::NUMJOBS.values.range();
 
 /// Reads `rw`, `rwmixread`, `bs` (one size, or several as fio's `bssplit` has them) or `bssplit`, and `size`.
 pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
@@ -67,7 +70,7 @@ pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
         let why = "only rw and randrw mix reads and writes";
         section.forbid(sink, "rwmixread", why, "remove it, or write rw = \"randrw\"");
     }
-    let mix = or(sink, section, "rwmixread", 50, integer(0..=100));
+    let mix = demand::RWMIXREAD.get_or_default(sink, section);
     if section.has("bs") {
         section.forbid(sink, "bssplit", "bs gives the block size already", "remove one of the two");
     }
@@ -91,10 +94,7 @@ pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
 /// # Errors
 /// The value is no rate, or not from 1 to 100 million.
 pub fn arrivals(value: &DeValue<'_>) -> Result<Rate, Wrong> {
-    let found = rate(value)?;
-    let sane = (1..=100_000_000).contains(&found.0);
-    let remedy = "write arrivals per second, from 1 to \"100M\"";
-    sane.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
+    demand::RATE_IOPS.values.read(value)
 }
 
 fn text_or_number(value: &DeValue<'_>) -> Result<String, Wrong> {

@@ -31,125 +31,6 @@ pub const THE_TOP: &str = "the top of the file";
 /// Every section of one kind of file with its keys, to tell where a misplaced key belongs.
 pub type Schema = &'static [(&'static str, &'static [&'static str])];
 
-/// The daemon's file.
-pub(crate) const DAEMON: Schema = &[
-    (THE_TOP, TOP),
-    ("[daemon]", DAEMON_KEYS),
-    ("[api]", API_KEYS),
-    ("[device]", DEVICE),
-    ("[[drive]]", DRIVE),
-    ("[policy]", POLICY),
-    ("[pollers]", POLLERS),
-    ("[[tenant]]", TENANT),
-    ("[tenant.demand]", DEMAND),
-    ("[[namespace]]", NAMESPACE),
-];
-pub(crate) const TOP: &[&str] =
-    &["runtime_dir", "state_dir", "daemon", "api", "device", "drive", "policy", "pollers", "tenant", "namespace"];
-pub(crate) const DAEMON_KEYS: &[&str] = &["user"];
-pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants", "listen"];
-pub(crate) const DEVICE: &[&str] = &[
-    "backend",
-    "path",
-    "size",
-    "create",
-    "profile",
-    "queues",
-    "layout_file",
-    "wipe",
-    "memory_backed",
-    "nvme_commands",
-    "address",
-    "nsid",
-    "command_timeout",
-];
-/// Those of a device, and what one of several has beside. In this order they are exported.
-pub(crate) const DRIVE: &[&str] =
-    &joined::<{ DEVICE.len() + 4 }>(&[&["name"], DEVICE, &["nofail", "policy", "pollers"]]);
-
-const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
-    let mut all = [""; N];
-    let (mut list, mut key, mut at) = (0, 0, 0);
-    while at < N {
-        if key == lists[list].len() {
-            (list, key) = (list + 1, 0);
-        } else {
-            all[at] = lists[list][key];
-            (key, at) = (key + 1, at + 1);
-        }
-    }
-    all
-}
-/// The keys of `[policy]`.
-pub const POLICY: &[&str] = &[
-    "name",
-    "rate_iops",
-    "min_latency",
-    "max_latency",
-    "epoch",
-    "max_in_flight",
-    "high_weight",
-    "medium_weight",
-    "low_weight",
-    "arbitration_burst",
-];
-pub(crate) const POLLERS: &[&str] = &["layout", "best_effort", "cpus", "idle_after"];
-pub(crate) const TENANT: &[&str] = &[
-    "name",
-    "drive",
-    "size",
-    "offset",
-    "frontend",
-    "class",
-    "latency_target",
-    "latency_percentile",
-    "max_memory",
-    "max_maps",
-    "overcommit",
-    "weight",
-    "priority",
-    "demand",
-    "min_iops",
-    "min_bandwidth",
-    "rw_iops",
-    "r_iops",
-    "w_iops",
-    "rw_bandwidth",
-    "r_bandwidth",
-    "w_bandwidth",
-    "burst",
-    "lba_size",
-    "doorbells",
-    "queues",
-    "threads",
-    "mode",
-    "cpus",
-    "read_only",
-    "socket_user",
-    "socket_group",
-    "socket_mode",
-];
-
-/// How a tenant's guest reaches its disk: nobody may be attached while these change.
-pub(crate) const FRONT_END: &[&str] = &[
-    "frontend",
-    "max_memory",
-    "max_maps",
-    "doorbells",
-    "queues",
-    "threads",
-    "mode",
-    "cpus",
-    "read_only",
-    "socket_user",
-    "socket_group",
-    "socket_mode",
-];
-
-pub(crate) const NAMESPACE: &[&str] = &["name", "size", "drive", "nsid", "tenants", "read_only", "shared", "lba_size"];
-
-pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "numjobs", "iodepth", "rate_iops"];
-
 /// One table, or its absence (then every key is missing).
 #[derive(Clone)]
 pub struct Section<'t, 'i> {
@@ -208,11 +89,6 @@ impl<'t, 'i> Section<'t, 'i> {
     /// Where the value of a key stands, if it is written.
     pub fn mark(&self, key: &str) -> Option<Range<usize>> {
         self.entry(key).map(|(_, value)| value.span())
-    }
-
-    /// Whether this is one of several drives.
-    pub(crate) fn is_drive(&self) -> bool {
-        self.known == DRIVE
     }
 
     /// The text under a key, if it is one: for who only wants to know which section this is.

@@ -4,16 +4,12 @@
 
 use std::fmt::Write;
 
-use io_model::Nanos;
-use io_model::units::{Bandwidth, Rate, Size};
-use policy::TenantPriority;
+use io_model::units::Size;
 use toml::{Table, Value};
 
 use crate::config::Config;
+use crate::keys::{self, Changes, Row};
 use crate::problem::ConfigErrors;
-use crate::section::{
-    API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, DRIVE, FRONT_END, NAMESPACE, POLICY, POLLERS, TENANT, TOP,
-};
 
 /// The sections of one file, in an order of their own and without comments.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,8 +41,15 @@ impl DiskKind {
 
     const fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Tenant => TENANT,
-            Self::Namespace => NAMESPACE,
+            Self::Tenant => keys::tenant::NAMES,
+            Self::Namespace => keys::namespace::NAMES,
+        }
+    }
+
+    const fn row(self) -> fn(&str) -> Option<&'static dyn Row> {
+        match self {
+            Self::Tenant => keys::of_tenant,
+            Self::Namespace => keys::of_namespace,
         }
     }
 }
@@ -63,8 +66,6 @@ pub struct KeyChange {
     /// What to do where this can't be changed while the daemon runs.
     pub remedy: Option<&'static str>,
 }
-
-const START_AGAIN: &str = "start the daemon again";
 
 impl Sections {
     /// Those of a configuration's file, without the disks that were made since.
@@ -174,9 +175,10 @@ impl Sections {
     /// As a file.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        write_keys(&mut text, &self.head, TOP);
-        let sections =
-            [("daemon", DAEMON_KEYS), ("api", API_KEYS), ("device", DEVICE), ("policy", POLICY), ("pollers", POLLERS)];
+        write_keys(&mut text, &self.head, keys::top::NAMES);
+        let own = [("policy", keys::POLICY), ("pollers", keys::pollers::NAMES)];
+        let sections = [("daemon", keys::daemon::NAMES), ("api", keys::api::NAMES), ("device", keys::device::NAMES)];
+        let sections = sections.into_iter().chain(own);
         for (section, keys) in sections {
             if let Some(Value::Table(found)) = self.head.get(section) {
                 // Writing to a text can't fail.
@@ -187,8 +189,8 @@ impl Sections {
         for drive in self.head.get("drive").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table)
         {
             text += "\n[[drive]]\n";
-            write_keys(&mut text, drive, DRIVE);
-            for (section, keys) in [("policy", POLICY), ("pollers", POLLERS)] {
+            write_keys(&mut text, drive, keys::DRIVE);
+            for (section, keys) in own {
                 if let Some(Value::Table(found)) = drive.get(section) {
                     // Writing to a text can't fail.
                     let _ = writeln!(text, "\n[drive.{section}]");
@@ -201,9 +203,12 @@ impl Sections {
             // Writing to a string can't fail.
             let _ = writeln!(text, "\n[[{}]]", kind.name());
             write_keys(&mut text, disk, kind.keys());
+            if let Some(labels) = disk.get("labels") {
+                let _ = writeln!(text, "labels = {labels}");
+            }
             if let Some(Value::Table(demand)) = disk.get("demand") {
                 text += "\n[tenant.demand]\n";
-                write_keys(&mut text, demand, DEMAND);
+                write_keys(&mut text, demand, keys::demand::NAMES);
             }
         }
         text.trim_start().to_owned()
@@ -211,12 +216,14 @@ impl Sections {
 
     /// A disk's size.
     pub fn size_bytes(&self, of: &str) -> Option<u64> {
-        meaning("size", self.find(of)?.1.get("size"), &self.head)?.parse().ok()
+        size_bytes(self.find(of)?.1)
     }
 
     /// What another file has otherwise, but for disks. Only policies can be changed while the daemon runs.
     pub fn head_changes(&self, next: &Self) -> Vec<KeyChange> {
-        changes(&self.head_by_name(), &next.head_by_name(), "", &|key, _| (!is_policy(key)).then_some(START_AGAIN))
+        let remedy = |_: &str, when: Changes, values: [Option<&str>; 2]| when.remedy(values, true);
+        let rules = Rules { row: keys::of_head, has_defaults: false, remedy: &remedy };
+        changes(&self.head_by_name(), &next.head_by_name(), "", &rules)
     }
 
     /// The head with each drive under its name.
@@ -246,16 +253,6 @@ fn take_policy(of: &mut Table, next: &Table) {
     };
 }
 
-/// Whether a key of the head is a policy's: of the one at the top, or of a drive's own.
-fn is_policy(key: &str) -> bool {
-    let mut parts = key.split('.');
-    match parts.next() {
-        Some("policy") => true,
-        Some("drive") => parts.nth(1) == Some("policy"),
-        _ => false,
-    }
-}
-
 /// The name of a disk or drive.
 fn name(section: &Table) -> Option<&str> {
     section.get("name").and_then(Value::as_str)
@@ -272,20 +269,26 @@ fn write_keys(text: &mut String, table: &Table, keys: &[&str]) {
     }
 }
 
+fn size_bytes(disk: &Table) -> Option<u64> {
+    let size = disk.get("size")?;
+    let size: Size = size.as_str().map_or_else(|| size.to_string(), str::to_owned).parse().ok()?;
+    Some(size.0)
+}
+
 /// What a disk's section has otherwise; both are of the same kind. `attached`: a client has the disk now.
 pub fn disk_changes(kind: DiskKind, old: &Table, new: &Table, attached: bool) -> Vec<KeyChange> {
-    let bytes = |table: &Table| meaning("size", table.get("size"), table).and_then(|size| size.parse::<u64>().ok());
-    let shrinks = bytes(new) < bytes(old);
-    changes(old, new, "", &|key, values| match key {
+    let shrinks = size_bytes(new) < size_bytes(old);
+    let remedy = |key: &str, when: Changes, values: [Option<&str>; 2]| match key {
         "size" if shrinks => Some("write the size that it has: a disk can grow and not shrink"),
-        key => remedy_of(kind, key, values, attached),
-    })
+        _ => when.remedy(values, attached),
+    };
+    changes(old, new, "", &Rules { row: kind.row(), has_defaults: true, remedy: &remedy })
 }
 
 /// What a new disk's section says, but for its name.
-pub fn disk_keys(new: &Table) -> Vec<KeyChange> {
+pub fn disk_keys(kind: DiskKind, new: &Table) -> Vec<KeyChange> {
     let named: Table = new.get("name").map(|name| ("name".to_owned(), name.clone())).into_iter().collect();
-    changes(&named, new, "", &|_, _| None)
+    changes(&named, new, "", &Rules { row: kind.row(), has_defaults: true, remedy: &|_, _, _| None })
 }
 
 /// A disk as it can be while the daemon runs: `new`, but for the keys that need a start, which it has as `old`.
@@ -304,9 +307,8 @@ pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table, attached: bool) 
 
 /// Whether a key of a tenant says how its guest reaches its disk, or what is made of its queues there: whether it asks
 /// for priorities.
-pub fn is_of_front_end(key: &str, [old, new]: [Option<&str>; 2]) -> bool {
-    let by_queue = Some(TenantPriority::OfQueue.name());
-    FRONT_END.contains(&key) || key == "priority" && (old == by_queue || new == by_queue)
+pub fn is_of_front_end(key: &str, values: [Option<&str>; 2]) -> bool {
+    keys::of_tenant(key).is_some_and(|row| row.changes().is_detached(values))
 }
 
 /// What two sections of a tenant that was made while the daemon ran differ in, however they are written.
@@ -317,28 +319,15 @@ pub fn made_changes(old: &str, new: &str) -> Vec<KeyChange> {
     disk_changes(DiskKind::Tenant, &old, &new, false)
 }
 
-/// What to do where a disk's key can't be changed while it is served.
-fn remedy_of(kind: DiskKind, key: &str, values: [Option<&str>; 2], attached: bool) -> Option<&'static str> {
-    match key {
-        _ if kind == DiskKind::Tenant && is_of_front_end(key, values) => {
-            attached.then_some("detach its client (shut the guest down, or unplug the disk), and apply the file again")
-        }
-        "tenants" | "read_only" | "shared" if kind == DiskKind::Namespace => None,
-        "size" | "class" | "latency_target" | "latency_percentile" | "weight" | "priority" | "overcommit" | "burst" => {
-            None
-        }
-        _ if key.ends_with("_iops") || key.ends_with("_bandwidth") || key.starts_with("demand") => None,
-        "lba_size" => Some("format it from inside its guest (`nvme format`): the key is for new tenants"),
-        "drive" => Some("write the drive that it is on, or remove the key: a disk is not moved"),
-        "offset" => Some("write the offset that it has, or remove the key: a disk is not moved"),
-        _ => Some(START_AGAIN),
-    }
+/// The row of each key by its path, and the remedy where a change of its value can't be made at once.
+struct Rules<'a> {
+    row: fn(&str) -> Option<&'static dyn Row>,
+    /// Defaults follow from the section that the key is in.
+    has_defaults: bool,
+    remedy: &'a dyn Fn(&str, Changes, [Option<&str>; 2]) -> Option<&'static str>,
 }
 
-/// What is to be done about a key whose value is another one, if it can't be changed at once.
-type RemedyOf<'a> = &'a dyn Fn(&str, [Option<&str>; 2]) -> Option<&'static str>;
-
-fn changes(old: &Table, new: &Table, within: &str, remedy_of: RemedyOf<'_>) -> Vec<KeyChange> {
+fn changes(old: &Table, new: &Table, within: &str, rules: &Rules<'_>) -> Vec<KeyChange> {
     let added = new.keys().filter(|key| !old.contains_key(*key));
     let mut found = Vec::new();
     for key in old.keys().chain(added) {
@@ -346,15 +335,21 @@ fn changes(old: &Table, new: &Table, within: &str, remedy_of: RemedyOf<'_>) -> V
         let none = Table::new();
         match (old.get(key), new.get(key)) {
             (Some(Value::Table(old)), Some(Value::Table(new))) => {
-                found.extend(changes(old, new, &format!("{path}."), remedy_of));
+                found.extend(changes(old, new, &format!("{path}."), rules));
             }
-            (Some(Value::Table(old)), _) => found.extend(changes(old, &none, &format!("{path}."), remedy_of)),
-            (_, Some(Value::Table(new))) => found.extend(changes(&none, new, &format!("{path}."), remedy_of)),
+            (Some(Value::Table(old)), _) => found.extend(changes(old, &none, &format!("{path}."), rules)),
+            (_, Some(Value::Table(new))) => found.extend(changes(&none, new, &format!("{path}."), rules)),
             (before, after) => {
-                let (meant, means) = (meaning(&path, before, old), meaning(&path, after, new));
+                let row = (rules.row)(&path);
+                let means = |value: Option<&Value>, table: &Table| match value {
+                    None if !rules.has_defaults => None,
+                    value => meaning(row, value, table),
+                };
+                let (meant, means) = (means(before, old), means(after, new));
                 if meant != means {
                     let (old, new) = (shown(before, meant), shown(after, means));
-                    let remedy = remedy_of(&path, [old.as_deref(), new.as_deref()]);
+                    let when = row.map_or(Changes::AtStart, Row::changes);
+                    let remedy = (rules.remedy)(&path, when, [old.as_deref(), new.as_deref()]);
                     found.push(KeyChange { remedy, key: path, old, new });
                 }
             }
@@ -373,52 +368,12 @@ fn shown(value: Option<&Value>, meaning: Option<String>) -> Option<String> {
 }
 
 /// What a value means, however it was written; that of a key that is not there is its default.
-fn meaning(key: &str, value: Option<&Value>, table: &Table) -> Option<String> {
-    let Some(value) = value else { return default_of(key, table).map(str::to_owned) };
-    let written = match value {
-        Value::String(text) => text.clone(),
-        // The order in which tenants are named means nothing.
-        Value::Array(names) if matches!(key, "tenants" | "read_only") => {
-            let mut names: Vec<String> = names.iter().map(Value::to_string).collect();
-            names.sort_unstable();
-            format!("[{}]", names.join(", "))
-        }
-        value => value.to_string(),
-    };
-    let number = match key.rsplit('.').next().unwrap_or(key) {
-        "size" | "offset" | "max_memory" | "lba_size" => written.parse().ok().map(|size: Size| size.0),
-        "latency_target" | "burst" => written.parse().ok().map(|span: Nanos| span.0),
-        key if key.ends_with("_iops") => written.parse().ok().map(|rate: Rate| rate.0),
-        key if key.ends_with("_bandwidth") => written.parse().ok().map(|bandwidth: Bandwidth| bandwidth.0),
-        _ => None,
-    };
-    Some(number.map_or(written, |number| number.to_string()))
-}
-
-/// What a disk has that does not say. Keys without one are shown as missing.
-fn default_of(key: &str, table: &Table) -> Option<&'static str> {
-    let text = |key: &str| table.get(key).and_then(Value::as_str);
-    let is_best_effort = text("class") != Some("guaranteed");
-    Some(match key {
-        // Namespaces alone have an identifier.
-        "tenants" | "read_only" if table.contains_key("nsid") => "[]",
-        "frontend" => "vfio-user",
-        "class" => "best-effort",
-        "weight" if is_best_effort => "1",
-        "threads" => "shared",
-        "priority" => "medium",
-        "overcommit" | "read_only" | "shared" => "false",
-        "doorbells" => "mapped",
-        "mode" => "adaptive",
-        "queues" => match [text("frontend"), text("priority")] {
-            [Some("ublk"), _] => "4",
-            [Some("vhost-user-blk"), Some("client")] => "42",
-            _ => "64",
-        },
-        "lba_size" => "512",
-        "burst" => "0",
-        _ => return None,
-    })
+fn meaning(row: Option<&dyn Row>, value: Option<&Value>, table: &Table) -> Option<String> {
+    match value {
+        None => row?.default_text(&|key| table.get(key)?.as_str()),
+        Some(Value::String(text)) => row.and_then(|row| row.meaning(value?)).or_else(|| Some(text.clone())),
+        Some(value) => row.and_then(|row| row.meaning(value)).or_else(|| Some(value.to_string())),
+    }
 }
 
 #[cfg(test)]
@@ -452,7 +407,8 @@ mod tests {
     fn a_file_that_was_put_together_is_the_same_file() {
         let text = "[[tenant]]\nname = \"a\"\nsize = 4194304 # bytes\nclass = \"guaranteed\"\n\
                     latency_target = \"50us\"\n[tenant.demand]\nrw = \"randread\"\nbs = \"4k\"\n\
-                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nweight = 3\nsocket_mode = \"0666\"\n";
+                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nweight = 3\nsocket_mode = \"0666\"\n\
+                    labels = { pvc = \"data-0\" }\n";
         let first = sections(text);
         let again = Config::parse(Path::new("ek.toml"), &first.to_text()).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(Sections::of(&again).expect("taken apart"), first);
@@ -485,6 +441,9 @@ mod tests {
             words(&disk_changes(DiskKind::Tenant, &same, &other, true)),
             ["burst 2s 0", "rw_bandwidth 1GiB/s -", "rw_iops 20k 5k", "weight 1 7"]
         );
+        let labelled = [tenant("labels = { pvc = \"a\", pod = \"b\" }"), tenant("labels.pvc = \"c\"")];
+        let changed = words(&disk_changes(DiskKind::Tenant, &labelled[0], &labelled[1], true));
+        assert_eq!(changed, ["labels.pod b -", "labels.pvc a c"]);
         let promised = tenant("class = \"guaranteed\"\nlatency_target = \"50us\"\n[tenant.demand]\nrw = \"read\"");
         assert_eq!(
             words(&disk_changes(DiskKind::Tenant, &plain, &promised, true)),

@@ -9,12 +9,13 @@ use layout::{Change, Placement};
 use policy::{ArbitratedConfig, Percentile, Settings, Terms};
 use serde::Serialize;
 
-use crate::config::{Config, Doorbells};
+use crate::config::Config;
 use crate::demand::Demand;
-use crate::frontend::{Frontend, Threads};
+use crate::frontend::Frontend;
 use crate::namespace::{Attachment, Namespace};
 use crate::plan::{Poller, Serves};
 use crate::prepare::Prepared;
+use crate::values::{Doorbells, Threads};
 
 /// What `evenkeel check` prints. Sizes in bytes, times in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -262,7 +263,7 @@ impl PollerSummary {
         let queue = poller
             .serves
             .iter()
-            .find(|serves| served(serves).is_some_and(|tenant| tenant.frontend.threads() == Threads::PerQueue));
+            .find(|serves| served(serves).is_some_and(|tenant| tenant.frontend.threads() == Some(Threads::PerQueue)));
         Self {
             tenants: tenants.collect(),
             queue: queue.map(|serves| serves.queues.start),
@@ -297,7 +298,7 @@ impl TenantSummary {
                 (Frontend::VfioUser(_), Doorbells::Trapped) => Some("trapped"),
             },
             queues: tenant.queues,
-            threads: tenant.frontend.threads().name(),
+            threads: prepared.config.threads(tenant).name(),
             mode: tenant.frontend.mode().name(),
             read_only: tenant.frontend.is_read_only(),
             socket: prepared.config.reached_at(tenant),

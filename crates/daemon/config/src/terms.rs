@@ -4,16 +4,13 @@ use std::ops::Range;
 
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate};
-use policy::{Class, Floor, Limits, Percentile, PolicyKind, Settings, TenantPriority, Terms};
-use toml::de::DeValue;
+use policy::{Class, Floor, Limits, PolicyKind, Settings, TenantPriority, Terms};
 
 use crate::demand::Demand;
+use crate::keys::{Iops, Key, Shaped, tenant};
 use crate::problem::Sink;
 use crate::rw::BLOCK_MAX_BYTES;
-use crate::section::{Section, Wrong, bandwidth, choice, fraction, integer, or, rate, span, span_in};
-
-/// A target above this is no promise worth a poller.
-const TARGET_MAX: Nanos = Nanos(1_000_000_000);
+use crate::section::{Section, Wrong, span};
 
 /// Keys of limits; `burst` counts beside one of them.
 pub(crate) const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"];
@@ -90,29 +87,25 @@ pub fn read_terms(
 }
 
 fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
-    if or(sink, section, "class", false, choice(&[("guaranteed", true), ("best-effort", false)], &[]))? {
+    if tenant::CLASS.get_or_default(sink, section)? {
         let why = "a guaranteed tenant has a latency target instead of a weight";
         section.forbid(sink, "weight", why, "remove it, or write class = \"best-effort\"");
         let target = section.require(sink, "latency_target", "add latency_target = \"50us\"", |value| {
             let found = span(value)?;
-            if found == Nanos(0) || found > TARGET_MAX {
-                let remedy = format!("write a time above 0 and up to {TARGET_MAX}, such as \"50us\"");
+            let most = tenant::LATENCY_TARGET.values.1;
+            if found == Nanos(0) || found > most {
+                let remedy = format!("write a time above 0 and up to {most}, such as \"50us\"");
                 return Err(Wrong { what: format!("is {found}"), remedy });
             }
             Ok(found)
         })?;
-        let percentile = or(sink, section, "latency_percentile", Percentile::P99, percentile)?;
+        let percentile = tenant::LATENCY_PERCENTILE.get_or_default(sink, section)?;
         return Some(Class::Guaranteed { latency_target: Some(target.into_inner()), percentile });
     }
     let why = "only a guaranteed tenant has a target";
     section.forbid(sink, "latency_target", why, "add class = \"guaranteed\", or remove the target");
     section.forbid(sink, "latency_percentile", why, "add class = \"guaranteed\" and a latency_target, or remove it");
-    Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
-}
-
-fn percentile(value: &DeValue<'_>) -> Result<Percentile, Wrong> {
-    let found = fraction(50.0..=99.9)(value)?;
-    Percentile::new(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: "write 99".into() })
+    Some(Class::BestEffort { weight: tenant::WEIGHT.get_or_default(sink, section)? })
 }
 
 /// `kept`: whether a policy of the file keeps floors.
@@ -135,8 +128,7 @@ fn read_floor(
     if !kept || class.is_some_and(Class::is_guaranteed) {
         return Some(Floor::default());
     }
-    let ios = or(sink, section, "min_iops", 0, |value| sane(rate(value)?).map(|rate| rate.0));
-    let mib = or(sink, section, "min_bandwidth", 0, |value| bandwidth(value).map(Bandwidth::as_mib));
+    let (ios, mib) = (iops(sink, section, &tenant::MIN_IOPS), mib(sink, section, &tenant::MIN_BANDWIDTH));
     let floor = Floor { ios_per_sec: ios?, mbytes_per_sec: mib? };
     if let Some((key, what, remedy)) = out_of_reach(&floor, &limits?) {
         let span = section.entry(key).map(|(_, value)| value.span());
@@ -205,16 +197,16 @@ pub(crate) fn refuse_above_limits(
 }
 
 fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {
-    let mut ios = |key| or(sink, section, key, 0, |value| sane(rate(value)?).map(|rate| rate.0));
-    let (rw_iops, r_iops, w_iops) = (ios("rw_iops"), ios("r_iops"), ios("w_iops"));
-    let mut mib = |key| or(sink, section, key, 0, |value| bandwidth(value).map(Bandwidth::as_mib));
-    let (rw_bandwidth, r_bandwidth, w_bandwidth) = (mib("rw_bandwidth"), mib("r_bandwidth"), mib("w_bandwidth"));
+    let [rw_iops, r_iops, w_iops] =
+        [tenant::RW_IOPS, tenant::R_IOPS, tenant::W_IOPS].map(|key| iops(sink, section, &key));
+    let [rw_bandwidth, r_bandwidth, w_bandwidth] =
+        [tenant::RW_BANDWIDTH, tenant::R_BANDWIDTH, tenant::W_BANDWIDTH].map(|key| mib(sink, section, &key));
     if !LIMITS.iter().any(|key| section.has(key)) {
         let why = "it is for how long unused quota is kept, and there is no limit";
         section.forbid(sink, "burst", why, "add a limit such as rw_iops = \"10k\", or remove it");
         return Some(Limits::default());
     }
-    let burst = or(sink, section, "burst", Nanos(0), span_in(Nanos(0)..=Limits::LONGEST_BURST));
+    let burst = tenant::BURST.get_or_default(sink, section);
     Some(Limits {
         rw_ios_per_sec: rw_iops?,
         r_ios_per_sec: r_iops?,
@@ -226,10 +218,14 @@ fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits>
     })
 }
 
-fn sane(found: Rate) -> Result<Rate, Wrong> {
-    let remedy = "write commands per second, 1 to \"1000M\", or remove the line";
-    let valid = (1..=Limits::MOST_IOS_PER_SEC).contains(&found.0);
-    valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
+/// 0 where the key is missing.
+fn iops(sink: &mut Sink<'_>, section: &Section<'_, '_>, key: &Key<Iops>) -> Option<u64> {
+    key.get_if_any(sink, section).map(|rate| rate.map_or(0, |rate| rate.0))
+}
+
+/// Whole MiB; 0 where the key is missing.
+fn mib(sink: &mut Sink<'_>, section: &Section<'_, '_>, key: &Key<Shaped<Bandwidth>>) -> Option<u64> {
+    key.get_if_any(sink, section).map(|bandwidth| bandwidth.map_or(0, Bandwidth::as_mib))
 }
 
 /// `counted`: whether a policy of the file arbitrates by priority.
@@ -244,8 +240,7 @@ fn read_priority(
         section.forbid(sink, "priority", "only the wrr and drr policies have priorities", remedy);
         return Some(TenantPriority::default());
     }
-    let words = TenantPriority::ALL.map(|priority| (priority.name(), priority));
-    let found = or(sink, section, "priority", TenantPriority::default(), choice(&words, &[]))?;
+    let found = tenant::PRIORITY.get_or_default(sink, section)?;
     match no_client.filter(|_| found == TenantPriority::OfQueue) {
         Some((why, remedy)) => {
             let span = section.entry("priority").map(|(_, value)| value.span());

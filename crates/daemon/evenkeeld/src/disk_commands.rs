@@ -338,7 +338,7 @@ impl ServedDrive {
         }
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
-            live.tenant.demand = tenant.demand.clone();
+            (live.tenant.demand, live.tenant.labels) = (tenant.demand.clone(), tenant.labels.clone());
         }
         self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
@@ -415,6 +415,7 @@ impl ServedDrive {
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
+            labels: tenant.labels.clone(),
             drive: self.config().device.name.clone(),
             serial: placement.filter(|_| tenant.frontend.socket_name().is_some()).map(|it| it.serial.clone()),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
@@ -422,7 +423,7 @@ impl ServedDrive {
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
             queues: Some(tenant.queues),
-            threads: Some(tenant.frontend.threads().name().to_owned()),
+            threads: Some(self.config().threads(tenant).name().to_owned()),
             mode: (!tenant.frontend.is_controller()).then(|| tenant.frontend.mode().name().to_owned()),
             cpus: tenant.frontend.cpus().to_vec(),
             nsid: None,

@@ -433,11 +433,11 @@ fn steps(now: &Sections, next: &Sections, attached: &dyn Fn(&str) -> bool) -> Ve
         steps.extend((!can.is_empty()).then(|| step(Action::Change, keys(can))));
         later.extend((!cant.is_empty()).then(|| step(Action::Later, keys(cant))));
     }
-    for (name, (_, new)) in
+    for (name, (kind, new)) in
         names.iter().filter(|it| now.find(it).is_none()).filter_map(|it| Some((*it, next.find(it)?)))
     {
         let (tenant, size_bytes) = (Some(name.to_owned()), size(next, name));
-        steps.push(Step { action: Action::Create, tenant, size_bytes, keys: keys(disk_keys(new)) });
+        steps.push(Step { action: Action::Create, tenant, size_bytes, keys: keys(disk_keys(kind, new)) });
     }
     // Stable: what is done with tenants comes before what is done with namespaces, but for deletions.
     steps.sort_by_key(|step| {

@@ -2,6 +2,7 @@
 //!
 //! The state says what each change comes to. It is made durable by one write of the layout before it is applied.
 
+use std::collections::BTreeMap;
 use std::iter;
 
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, EventKind};
@@ -154,6 +155,7 @@ impl ServedDrive {
         let attachments = namespace.attachments.iter();
         Some(Disk {
             name: namespace.name.clone(),
+            labels: BTreeMap::new(),
             drive: self.config().device.name.clone(),
             serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),

@@ -365,6 +365,7 @@ impl ServedDrive {
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
         let overcommits = tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
+        self.events.set_labels(&tenant.name, &tenant.labels);
         let home = config.home(&tenant);
         self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), home, leaving: None });
         Ok(Coming { id, fitted, parts, slots })
@@ -447,6 +448,7 @@ impl ServedDrive {
         }
         let overcommits = live.tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
+        self.events.set_labels(&live.tenant.name, &live.tenant.labels);
         Ok(())
     }
 

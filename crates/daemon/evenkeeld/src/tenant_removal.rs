@@ -4,6 +4,7 @@
 //! same range. No guest notices, since only one without a client is: options of one that has a client are refused, and
 //! its pollers follow once the client has left.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -90,6 +91,7 @@ impl ServedDrive {
     fn forget(&mut self, id: TenantId) -> Option<Live> {
         let live = self.tenants.remove(&id)?;
         Arc::make_mut(&mut self.foresight).forget(id);
+        self.events.set_labels(&live.tenant.name, &BTreeMap::new());
         self.pollers.forget(id);
         self.pollers.close_unused(self.state.config());
         Some(live)

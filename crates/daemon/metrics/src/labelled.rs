@@ -24,9 +24,20 @@ pub fn encode(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fm
 }
 
 fn tenants(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-    one(encoder, "tenant", "The tenant's class", MetricType::Info, |metric| {
-        each_tenant(reading, |[drive, tenant], it| metric.encode_info(&[*drive, *tenant, ("class", it.class.as_str())]))
-    })?;
+    one(
+        encoder,
+        "tenant",
+        "The tenant's class, and its labels with `label_` before each key",
+        MetricType::Info,
+        |metric| {
+            each_tenant(reading, |[drive, tenant], it| {
+                let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+                let mut labels = [*drive, *tenant, ("class", it.class.as_str())].map(owned).to_vec();
+                labels.extend(it.labels.iter().map(|(key, value)| (format!("label_{key}"), value.clone())));
+                metric.encode_info(&labels)
+            })
+        },
+    )?;
     for (name, help, number) in BY_DIRECTION {
         let help = format!("{help}, by direction: read, write, or other for what moves no data");
         one(encoder, name, &help, MetricType::Counter, |metric| {

@@ -1,5 +1,6 @@
 //! What is told at a scrape.
 
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 use api::{BlameRow, Drive, Operation, Predicted};
@@ -163,6 +164,8 @@ impl AddAssign<&Self> for Totals {
 pub struct TenantReading {
     /// Its name.
     pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
     /// `guaranteed` or `best-effort`.
     pub class: String,
     /// The share of a best-effort tenant.

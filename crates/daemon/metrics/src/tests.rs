@@ -117,6 +117,17 @@ fn has(text: &str, line: &str) {
 }
 
 #[test]
+fn labels_stand_on_the_info_metric_alone() {
+    let mut full = full();
+    let labels = [("pvc", "data-0"), ("note", "a \"b\"")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    full.drives[0].tenants[0].labels = labels.into();
+    let text = render(&full, Format::Text);
+    let labels = r#"class="guaranteed",label_note="a \"b\"",label_pvc="data-0"} 1"#;
+    has(&text, &format!("evenkeel_tenant_info{{drive=\"fast\",tenant=\"db\",{labels}"));
+    assert_eq!(text.matches("label_pvc").count(), 1);
+}
+
+#[test]
 fn each_value_stands_where_prometheus_looks_for_it() {
     let text = render(&full(), Format::Text);
     for line in [

@@ -3,7 +3,7 @@
 //! No thread waits for a reader: a slow reader loses events, and is told so. Clients that attach and detach fill a ring
 //! of their own, so that one that does so all the time costs no other event. No poller comes here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -60,6 +60,8 @@ impl Happened {
 struct Rings {
     clients: VecDeque<Happened>,
     others: VecDeque<Happened>,
+    /// By tenant, for its events to come. Tenants without labels are not there.
+    labels: BTreeMap<String, BTreeMap<String, String>>,
     /// Before the first.
     origin: u64,
     newest: u64,
@@ -78,12 +80,22 @@ impl Default for EventLog {
 
 impl EventLog {
     fn from(origin: u64) -> Self {
-        let rings = Rings { clients: VecDeque::new(), others: VecDeque::new(), origin, newest: origin };
+        let (clients, others, labels) = (VecDeque::new(), VecDeque::new(), BTreeMap::new());
+        let rings = Rings { clients, others, labels, origin, newest: origin };
         Self { rings: Mutex::new(rings), newest: watch::Sender::new(origin) }
     }
 
     fn rings(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The labels of a tenant's events from now on.
+    pub fn set_labels(&self, tenant: &str, labels: &BTreeMap<String, String>) {
+        let mut rings = self.rings();
+        match labels.is_empty() {
+            true => rings.labels.remove(tenant),
+            false => rings.labels.insert(tenant.to_owned(), labels.clone()),
+        };
     }
 
     /// Something happened.
@@ -107,12 +119,13 @@ impl EventLog {
         let mut rings = self.rings();
         rings.newest += 1;
         let number = rings.newest;
+        let labels = tenant.and_then(|tenant| rings.labels.get(tenant)).cloned().unwrap_or_default();
         let is_client = matches!(kind, EventKind::Attached | EventKind::Detached);
         let (ring, most) = if is_client { (&mut rings.clients, CLIENTS) } else { (&mut rings.others, OTHERS) };
         if ring.len() >= most {
             ring.pop_front();
         }
-        let event = Event { number, at_unix_ms, kind, tenant: tenant.map(str::to_owned), what };
+        let event = Event { number, at_unix_ms, kind, tenant: tenant.map(str::to_owned), labels, what };
         ring.push_back(Happened { event, names });
         drop(rings);
         self.newest.send_replace(number);
@@ -182,6 +195,20 @@ mod tests {
             let told = log.after(since, Happened::in_full);
             assert_eq!((numbers(&told), told.lost), (vec![101, 102, 103], true));
         }
+    }
+
+    #[test]
+    fn an_event_has_the_labels_of_its_tenant_and_of_no_other() {
+        let log = EventLog::from(0);
+        let labels = BTreeMap::from([("pvc".to_owned(), "data-0".to_owned())]);
+        log.set_labels("a", &labels);
+        log.tell(EventKind::Attached, Some("a"), None);
+        log.tell_naming(EventKind::Changed, "logs", "for a".to_owned(), std::iter::once("a"));
+        log.set_labels("a", &BTreeMap::new());
+        log.tell(EventKind::Detached, Some("a"), None);
+        let told = log.after(0, Happened::in_full).events;
+        let told: Vec<_> = told.into_iter().map(|event| event.labels).collect();
+        assert_eq!(told, [labels, BTreeMap::new(), BTreeMap::new()]);
     }
 
     #[test]

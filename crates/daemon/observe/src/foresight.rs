@@ -36,6 +36,7 @@ pub struct Observed {
 #[derive(Debug, Clone)]
 struct Said {
     name: String,
+    labels: BTreeMap<String, String>,
     limits: Option<String>,
     floor: Floor,
     held_to: Limits,
@@ -96,6 +97,7 @@ impl Foresight {
         let (asks, assumed) = planning::tenant(tenant);
         let said = Said {
             name: tenant.name.clone(),
+            labels: tenant.labels.clone(),
             limits: tenant.terms.limits.in_words(),
             floor: tenant.terms.floor,
             held_to: tenant.terms.limits,
@@ -125,6 +127,16 @@ impl Foresight {
     /// What a tenant is called. `None`: it left, or nothing is said of it.
     pub fn name(&self, id: TenantId) -> Option<&str> {
         self.tenants.get(&id).map(|said| said.name.as_str())
+    }
+
+    /// A tenant's labels.
+    pub fn labels(&self, id: TenantId) -> BTreeMap<String, String> {
+        self.tenants.get(&id).map(|said| said.labels.clone()).unwrap_or_default()
+    }
+
+    /// The labels of the tenant of that name.
+    pub fn labels_of(&self, name: &str) -> BTreeMap<String, String> {
+        self.tenants.values().find(|said| said.name == name).map(|said| said.labels.clone()).unwrap_or_default()
     }
 
     /// What the tenant of that name is taken to ask for, and whether nobody declared it.
@@ -167,6 +179,7 @@ impl Foresight {
     pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
         let Some(said) = self.tenants.get(&id) else { return false };
         row.name.clone_from(&said.name);
+        row.labels.clone_from(&said.labels);
         row.limits.clone_from(&said.limits);
         row.floor = said.floor.in_words();
         row.priority = said.priority.map(|priority| priority.name().to_owned());

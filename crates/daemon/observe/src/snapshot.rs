@@ -262,6 +262,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     };
     let row = TenantRow {
         name: String::new(),
+        labels: BTreeMap::new(),
         drive: String::new(),
         class: class.name().into(),
         weight: class.weight(),

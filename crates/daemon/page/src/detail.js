@@ -133,6 +133,7 @@ function showFacts(detail) {
   const { latency: took, moved } = tenant;
   const parts = took && `${latency(took.waited_ns)} waited, ${latency(took.served_ns)} with the drive`;
   const facts = [
+    ["Labels", labelsOf(tenant) || null],
     ["Drive", tenant.drive],
     ["Class", tenant.weight === null ? tenant.class : `${tenant.class}, weight ${tenant.weight}`],
     ["Target", latency(tenant.target_ns)],

@@ -67,13 +67,15 @@ function sortTenants(live, hurts) {
     .map(keyOf);
 }
 
+const labelsOf = (tenant) => Object.entries(tenant.labels ?? {}).map((label) => label.join("=")).join(", ");
+
 function rowOf(tenant) {
   const key = keyOf(tenant);
   const known = rows.get(key);
   if (known) return known;
   const node = element("row").content.firstElementChild.cloneNode(true);
   const cell = (name) => node.querySelector(`.${name}`);
-  const names = ["name", "drive", "state", "who", "p50", "p99", "target", "predicted", "iops", "mb", "late"];
+  const names = ["name", "labels", "drive", "state", "who", "p50", "p99", "target", "predicted", "iops", "mb", "late"];
   const row = { node, line: cell("line"), targetLine: cell("target-line") };
   for (const name of names) row[name] = cell(name);
   // The button takes the key Enter; a click anywhere in the row means the same.
@@ -115,6 +117,7 @@ function fillRow(tenant, hurts) {
   const who = tenant.kept === false ? fault(tenant.blame) : victims.length ? `hurts ${victims.join(", ")}` : "";
   const { latency: took, moved } = tenant;
   setText(row.name, tenant.name);
+  setText(row.labels, labelsOf(tenant));
   setText(row.drive, tenant.drive);
   setText(row.state, words);
   setText(row.who, who);
@@ -151,7 +154,7 @@ function showTenants(live) {
   const wanted = element("filter").value.trim().toLowerCase();
   const byKey = new Map(live.tenants.map((tenant) => [keyOf(tenant), tenant]));
   const matches = (tenant) =>
-    [tenant.name, tenant.drive, tenant.class, ...stateOf(tenant, []).slice(1)]
+    [tenant.name, labelsOf(tenant), tenant.drive, tenant.class, ...stateOf(tenant, []).slice(1)]
       .some((text) => text.toLowerCase().includes(wanted));
   const found = order.map((key) => byKey.get(key)).filter((tenant) => tenant && matches(tenant));
   const shown = found.slice(0, rowsShown);

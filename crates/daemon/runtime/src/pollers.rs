@@ -165,7 +165,7 @@ impl Pollers {
     /// A poller can't be started. Those that were opened for the tenant are closed.
     pub fn open_for(&mut self, config: &Config, policy: &PolicyConfig, tenant: &Tenant) -> Result<Vec<Part>> {
         let shared = || self.open.values().filter(|open| open.is_shared);
-        let is_laid_out = shared().count() >= config.shared_pollers();
+        let is_laid_out = shared().count() >= usize::from(config.pollers.best_effort);
         if config.home(tenant) == Home::Shared
             && is_laid_out
             && let Some((id, open)) =

@@ -1,7 +1,7 @@
 //! `evenkeel disk list`: the disks, as a table or as names.
 
 use anyhow::Result;
-use api::{Attachment, Disk, Drive, Rest};
+use api::{Attachment, Disk, Drive, Rest, labels_in_words};
 use io_model::units::Size;
 
 use super::{Daemon, print};
@@ -82,7 +82,9 @@ pub(super) fn one(disk: &Disk) -> String {
     let words: Vec<String> = [queues, threads, mode, cpus].into_iter().flatten().collect();
     let served = if words.is_empty() { String::new() } else { format!("served: {}\n", words.join(", ")) };
     let serial = disk.serial.as_ref().map(|serial| format!("serial number: {serial}\n")).unwrap_or_default();
-    disks(std::slice::from_ref(disk)) + &served + &serial
+    let labels = labels_in_words(&disk.labels);
+    let labels = if labels.is_empty() { labels } else { format!("labels: {labels}\n") };
+    disks(std::slice::from_ref(disk)) + &served + &serial + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use policy::Percentile;
 
+use crate::events::beside;
 use crate::table::{count, layout_with_words, micros, span};
 
 /// All of it.
@@ -31,7 +32,8 @@ pub fn why(why: &Why, zone: &TimeZone) -> String {
         text += "\nwhat happened:\n";
     }
     for event in &why.events {
-        let tenant = event.tenant.as_ref().map(|tenant| format!(" {tenant}")).unwrap_or_default();
+        let labels = beside(&event.labels);
+        let tenant = event.tenant.as_ref().map(|tenant| format!(" {tenant}{labels}")).unwrap_or_default();
         let what = event.what.as_ref().map(|what| format!(": {what}")).unwrap_or_default();
         let _ = writeln!(text, "  {}  {}{tenant}{what}", time(event.at_unix_ms, zone), event.kind.name());
     }
@@ -46,7 +48,8 @@ fn verdict(why: &Why, zone: &TimeZone) -> String {
     let Why { tenant, drive, policy, .. } = why;
     let date = at(why.from_unix_ms, zone).strftime("%Y-%m-%d").to_string();
     let (from, to) = (time(why.from_unix_ms, zone), time(why.to_unix_ms, zone));
-    let when = format!("{tenant}, {date} {from} to {to}, on drive {drive} under {policy}");
+    let labels = beside(&why.labels);
+    let when = format!("{tenant}{labels}, {date} {from} to {to}, on drive {drive} under {policy}");
     let usual = why.usual.as_ref();
     match (why.slow, &why.blame) {
         (Some(true), Some(blame)) => format!("{when}: slow, by {}", blame.in_words()),
@@ -122,16 +125,16 @@ fn own(why: &Why) -> String {
 
 fn neighbours(why: &Why) -> String {
     let of = |did: Option<&Did>, show: &dyn Fn(&Did) -> String| did.map_or("-".to_owned(), show);
-    let beside = |then: &Did, usual: Option<&Did>, show: &dyn Fn(&Did) -> String| {
+    let from_to = |then: &Did, usual: Option<&Did>, show: &dyn Fn(&Did) -> String| {
         format!("{} → {}", of(usual, show), show(then))
     };
     let row = |it: &api::NeighbourThen| {
         let (then, usual) = (&it.then, it.usual.as_ref());
         vec![
-            it.name.clone(),
-            beside(then, usual, &|did| count(did.iops)),
-            beside(then, usual, &|did| format!("{:.1}", did.bw_bytes / 1e6)),
-            beside(then, usual, &|did| format!("{:.1}", did.outstanding)),
+            it.name.clone() + &beside(&it.labels),
+            from_to(then, usual, &|did| count(did.iops)),
+            from_to(then, usual, &|did| format!("{:.1}", did.bw_bytes / 1e6)),
+            from_to(then, usual, &|did| format!("{:.1}", did.outstanding)),
             format!("{:.0}", then.read_percent),
             format!("{:.1}", then.mean_len_bytes / 1024.0),
             if it.grew { "more than usual".to_owned() } else { String::new() },

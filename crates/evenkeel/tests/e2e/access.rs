@@ -174,8 +174,9 @@ fn a_tenants_user_hears_of_no_other_tenant() {
     for dir in [home.config().parent().unwrap(), home.path("").as_path()] {
         fs::set_permissions(dir, Permissions::from_mode(0o711)).unwrap();
     }
-    let tenants = "[[tenant]]\nname = \"alice\"\nsize = \"4MiB\"\nsocket_user = \"4001\"\n\
-                   [[tenant]]\nname = \"mallory\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n";
+    let tenants = "[[tenant]]\nname = \"alice\"\nsize = \"4MiB\"\nsocket_user = \"4001\"\nlabels.team = \"red\"\n\
+                   [[tenant]]\nname = \"mallory\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n\
+                   labels.team = \"blue\"\n";
     let device = "[device]\nbackend = \"memory\"\nsize = \"32MiB\"\n[policy]\nname = \"passthrough\"\n";
     home.configure(&format!("{device}{tenants}[api]\ntenants = true\n"));
     let daemon = home.serve();
@@ -198,13 +199,17 @@ fn a_tenants_user_hears_of_no_other_tenant() {
     let [disks, disk, events] = seen(ALICE);
     for told in [&disks, &disk, &events] {
         assert!(told.starts_with("HTTP/1.1 200") && told.contains("common") && !told.contains("mallory"), "{told}");
+        assert!(!told.contains("blue"), "{told}");
     }
+    assert!(disks.contains("\"labels\":{\"team\":\"red\"}"), "{disks}");
     assert!(disk.contains("\"tenant\":\"alice\"") && disk.contains("\"attached\":false"), "{disk}");
     assert!(events.contains("namespace 2 of alice") && !events.contains("tached"), "{events}");
     let [disks, disk, events] = seen(MALLORY);
     for told in [&disks, &disk, &events] {
         assert!(told.starts_with("HTTP/1.1 200") && told.contains("common") && !told.contains("alice"), "{told}");
+        assert!(!told.contains("red\""), "{told}");
     }
+    assert!(events.contains("\"labels\":{\"team\":\"blue\"}"), "{events}");
     assert!(disk.contains("\"tenant\":\"mallory\"") && disk.contains("\"attached\":true"), "{disk}");
     assert!(events.contains("detached from mallory") && !events.contains("namespace 2 of"), "{events}");
     drop(guest);

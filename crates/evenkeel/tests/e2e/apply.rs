@@ -137,16 +137,16 @@ fn what_needs_a_start_is_said_and_the_rest_is_done() {
     let home = Home::new();
     home.configure(&[HEAD, &tenant("db", "")].concat());
     let daemon = home.serve();
-    let other = format!("{}[pollers]\nlayout = \"shared\"\n", HEAD.replace("passthrough", "fair"));
+    let other = format!("{}[pollers]\nbest_effort = 2\n", HEAD.replace("passthrough", "fair"));
     let file = home.configure(&[other.as_str(), &tenant("db", "queues = 3\nweight = 2")].concat());
     let shown = text(&apply(&home, &file, &["--yes"]));
     let wanted = "change the daemon: policy.name passthrough → fair\nchange db: queues 64 → 3, weight 1 → 2\n\
-                  later   the daemon: pollers.layout none → shared (start the daemon again)\ndone\n";
+                  later   the daemon: pollers.best_effort none → 2 (start the daemon again)\ndone\n";
     assert_eq!(shown, wanted);
     assert_eq!((&disks(&home)[0]["weight"], &disks(&home)[0]["size_bytes"]), (&json!(2), &json!(8 << 20)));
     let exported = export(&home);
     assert!(exported.contains("name = \"fair\"") && exported.contains("queues = 3"), "{exported}");
-    assert!(!exported.contains("layout"), "{exported}");
+    assert!(!exported.contains("best_effort"), "{exported}");
     daemon.stop();
 }
 
@@ -171,10 +171,10 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     daemon.wait_log("it is served all the same until `evenkeel apply", 1);
     assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
     assert_eq!(names(&home), ["db", "gone", "web"]);
-    replace(&format!("{HEAD}[pollers]\nlayout = \"shared\"\n{}", tenant("db", "weight = 4\nlba_size = 4096")));
+    replace(&format!("{HEAD}[pollers]\nbest_effort = 2\n{}", tenant("db", "weight = 4\nlba_size = 4096")));
     daemon.wait_log("db: ", 1);
     daemon.wait_log("ek.toml has lba_size 512 → 4096 (format it from inside its guest", 1);
-    daemon.wait_log("ek.toml has pollers.layout none → shared (start the daemon again): not done", 1);
+    daemon.wait_log("ek.toml has pollers.best_effort none → 2 (start the daemon again): not done", 1);
     replace(&[HEAD, &tenant("db", "weight = 0")].concat());
     daemon.wait_log("not applied: ", 1);
     assert!(daemon.log().contains("expected a whole number from 1 to 10000"));

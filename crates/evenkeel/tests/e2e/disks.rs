@@ -103,6 +103,52 @@ fn disks_come_and_change_and_are_there_after_a_kill() {
 }
 
 #[test]
+fn labels_are_shown_wherever_the_disk_is_and_change_under_a_client() {
+    let home = Home::new();
+    let file = |labels: &str| format!("{CONFIG}[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nlabels = {labels}\n");
+    home.configure(&file("{ pvc = \"data-0\" }"));
+    let daemon = home.serve();
+    let told = refused(&home, "create web --size 8MiB --label Pvc=x");
+    assert!(told.contains("has the key \"Pvc\"; use 1 to 63 of a-z, 0-9 and _"), "{told}");
+    done(&home, "create web --size 8MiB --label pvc=data-1 --label pod=web-0");
+    wait_for("the disk", || is_served(&home, "web"));
+    let guest = home.attach("web");
+    let changed = done(&home, "set web --label pod=none --label tier=gold");
+    let labels = json!({ "pvc": "data-1", "tier": "gold" });
+    assert_eq!((&changed["labels"], &changed["attached"]), (&labels, &json!(true)));
+
+    let api = |at: &str| raw(&home, format!("GET {at} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes());
+    let told = api("/v1/events");
+    let event = told.split("},{").find(|event| event.contains("\"kind\":\"changed\"")).unwrap_or_default();
+    assert!(event.contains("\"pvc\":\"data-1\"") && event.contains("\"tier\":\"gold\""), "{told}");
+    for (at, wanted) in [
+        ("/metrics", "tenant=\"web\",class=\"best-effort\",label_pvc=\"data-1\",label_tier=\"gold\"} 1"),
+        ("/metrics", "tenant=\"db\",class=\"best-effort\",label_pvc=\"data-0\"} 1"),
+        ("/live", "\"name\":\"web\",\"labels\":{\"pvc\":\"data-1\",\"tier\":\"gold\"}"),
+        ("/v1/stats?span_ms=0", "\"name\":\"db\",\"labels\":{\"pvc\":\"data-0\"}"),
+    ] {
+        let told = api(at);
+        assert!(told.contains(wanted), "{at}: {told}");
+    }
+
+    let file = home.configure(&file("{ pvc = \"data-2\", pod = \"db-0\" }"));
+    let mut apply = evenkeel();
+    let output = apply.arg("apply").arg(file).arg("--yes").env("EVENKEEL_SOCKET", socket(&home)).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("change db: labels.pvc data-0 → data-2, labels.pod none → db-0\n"), "{shown}");
+    assert_eq!(done(&home, "show db")["labels"], json!({ "pod": "db-0", "pvc": "data-2" }));
+    drop(guest);
+    // SIGKILL.
+    drop(daemon);
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show web")["labels"], labels);
+    let exported = evenkeel().arg("export").env("EVENKEEL_SOCKET", socket(&home)).output().unwrap().stdout;
+    let exported = String::from_utf8_lossy(&exported).into_owned();
+    assert!(exported.contains("labels = { pvc = \"data-1\", tier = \"gold\" }\n"), "{exported}");
+    daemon.stop();
+}
+
+#[test]
 fn limits_are_those_of_the_configuration_file() {
     let home = Home::new();
     home.configure(CONFIG);

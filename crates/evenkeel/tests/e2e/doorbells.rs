@@ -6,7 +6,7 @@ use crate::guest::{Guest, pattern};
 use crate::harness::{Daemon, Home, wait_for};
 
 const CONFIG: &str = "[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
-                      [pollers]\nlayout = \"shared\"\nidle_after = \"1ms\"\n\
+                      [pollers]\nidle_after = \"1ms\"\n\
                       [[tenant]]\nname = \"mapped\"\nsize = \"4MiB\"\n\
                       [[tenant]]\nname = \"trapped\"\nsize = \"4MiB\"\ndoorbells = \"trapped\"\n";
 

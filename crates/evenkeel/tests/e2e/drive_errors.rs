@@ -10,7 +10,7 @@ use crate::guest::pattern;
 use crate::harness::{Home, errors, run};
 
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/mount/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
-                      [policy]\nname = \"passthrough\"\n[pollers]\nlayout = \"shared\"\n\
+                      [policy]\nname = \"passthrough\"\n\
                       [[tenant]]\nname = \"greedy\"\nsize = \"32MiB\"\n\
                       [[tenant]]\nname = \"modest\"\nsize = \"16MiB\"\n";
 const MIB: usize = 1 << 20;

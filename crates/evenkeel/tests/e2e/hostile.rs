@@ -16,8 +16,9 @@ use crate::harness::{Daemon, HANG, Home, Load};
 use crate::raw;
 
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true\n\
-                      [policy]\nname = \"lpns\"\n[pollers]\nlayout = \"shared\"\n\
+                      [policy]\nname = \"lpns\"\n\
                       [[tenant]]\nname = \"good\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
+                      threads = \"shared\"\n\
                       [[tenant]]\nname = \"bad\"\nsize = \"4MiB\"\n";
 const LIFE: &str = "--rw randrw --bs 8k --iodepth 8 --verify --runtime 10m";
 

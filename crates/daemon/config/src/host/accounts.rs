@@ -9,9 +9,10 @@ use rustix::process::{geteuid, getgroups};
 use rustix::thread::set_thread_groups;
 
 use super::links::only_root_leads_to;
-use crate::access::{Account, SocketSection};
+use crate::access::SocketSection;
 use crate::config::Config;
 use crate::problem::{ConfigErrors, Sink};
+use crate::values::Account;
 
 /// A process's users and groups, as the kernel sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]

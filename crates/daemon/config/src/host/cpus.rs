@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::config::Config;
-use crate::frontend::Mode;
 use crate::problem::{Problem, Sink};
+use crate::values::Mode;
 
 /// As the kernel lists them: `0-3,8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
                  promise",
                 polling + adaptive
             ),
-            "let the daemon have more CPUs, let tenants share pollers (layout = \"shared\" of [pollers], threads = \
+            "let the daemon have more CPUs, let tenants share pollers (threads = \
              \"shared\" of those with a thread for each queue), or write mode = \"event\" where latency does not \
              matter",
         ),

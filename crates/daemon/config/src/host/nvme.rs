@@ -12,8 +12,8 @@ use policy::Settings;
 use super::in_use::InUse;
 use super::{Content, Found, ImageMarks, content};
 use crate::assigned::Assignments;
-use crate::check::STATE_DIR;
 use crate::config::{Config, Device, HWQ_DEPTH};
+use crate::keys::STATE_DIR;
 use crate::plan::LEAST_HWQS;
 use crate::problem::{ConfigErrors, Sink};
 

@@ -32,7 +32,7 @@ fn plan(text: &str) -> Vec<String> {
 fn defaults_of_a_virtio_disk() {
     let config = parse(&tenant("a", VHOST)).expect("good");
     let vhost = config.tenants[0].frontend.serving();
-    assert_eq!((vhost.threads, vhost.mode), (Threads::Shared, Mode::Adaptive));
+    assert_eq!((vhost.threads, vhost.mode), (None, Mode::Adaptive));
     assert!(vhost.cpus.is_empty() && !vhost.read_only);
     assert_eq!(config.reached_at(&config.tenants[0]), Path::new("/run/evenkeel/a/vhost.sock"));
     let config = parse("[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n").expect("good");
@@ -44,7 +44,7 @@ fn every_key_of_a_virtio_disk_is_read() {
     let keys = "lba_size = 4096; threads = \"dedicated\"; mode = \"polling\"; cpus = [3]; read_only = true";
     let config = parse(&(PASSTHROUGH.to_owned() + &tenant("a", &(VHOST.to_owned() + keys)))).expect("good");
     let vhost = config.tenants[0].frontend.serving();
-    assert_eq!((vhost.threads, vhost.mode, &vhost.cpus[..]), (Threads::Dedicated, Mode::Polling, &[3][..]));
+    assert_eq!((vhost.threads, vhost.mode, &vhost.cpus[..]), (Some(Threads::Dedicated), Mode::Polling, &[3][..]));
     assert!(vhost.read_only && config.tenants[0].lba_bytes == 4096);
 }
 
@@ -61,7 +61,7 @@ fn shared_threads_serve_both_front_ends() {
     let expected = ["db[0..2] event on 5", "old[0..2] adaptive on 6", "nvme[0..2]+web[0..2] adaptive on 5"];
     assert_eq!(plan(&format!("{pollers}{tenants}")), expected);
     let expected = ["nvme[0..2]+db[0..2]+web[0..2]+old[0..2] adaptive"];
-    assert_eq!(plan(&format!("[pollers]\nlayout = \"shared\"\n{tenants}")), expected);
+    assert_eq!(plan(&tenants.replace("\"50us\"\n", "\"50us\"\nthreads = \"shared\"\n")), expected);
     assert_eq!(plan(&format!("[policy]\nname = \"fair\"\n{tenants}")), expected);
 }
 
@@ -172,8 +172,6 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
     for name in ["fair", "wrr", "drr"] {
         assert_eq!(spread(policy(name)), together, "{name}");
     }
-    // Those that there are none of are not there; and one poller for all is one.
+    // Those that there are none of are not there.
     assert_eq!(plan(&(policy("evenkeel") + "best_effort = 64\n" + &tenant("a", ""))), ["a[0..2] adaptive on 1"]);
-    let one = policy("evenkeel") + "layout = \"shared\"\nbest_effort = 2\n" + &tenant("a", "") + &tenant("b", "");
-    assert_eq!(plan(&one), ["a[0..2]+b[0..2] adaptive on 1"]);
 }

@@ -59,7 +59,7 @@ fn the_summary_says_what_will_run() {
         pollers 2 to 3 web (a queue each): event\n\
         \n\
         tenant  class        promise    size     at  front end                  threads    mode      socket\n\
-        db      guaranteed   50us      16MiB      0  vfio-user                  shared     adaptive  db/cntrl\n\
+        db      guaranteed   50us      16MiB      0  vfio-user                  dedicated  adaptive  db/cntrl\n\
         batch   best-effort  weight 2  16MiB  16MiB  vfio-user                  shared     adaptive  batch/cntrl\n\
         web     guaranteed   100us     16MiB  32MiB  vhost-user-blk, read-only  per-queue  event     web/vhost.sock\n";
     assert!(rest.starts_with(expected), "{shown}");

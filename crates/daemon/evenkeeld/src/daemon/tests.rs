@@ -21,8 +21,8 @@ use runtime::drive::Wrapped;
 
 /// One poller, whose policy knows at once that the promised tenant is there: no interval has to pass first.
 const FILE: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64MiB\"\n[policy]\nname = \"lpns\"\n\
-                    [pollers]\nlayout = \"shared\"\n\
                     [[tenant]]\nname = \"db\"\nsize = \"16MiB\"\nclass = \"guaranteed\"\nlatency_target = \"100us\"\n\
+                    threads = \"shared\"\n\
                     [[tenant]]\nname = \"batch\"\nsize = \"16MiB\"\n";
 const TARGET: Nanos = Nanos::from_micros(100);
 /// The first tenant that came.

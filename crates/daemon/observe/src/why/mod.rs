@@ -216,6 +216,7 @@ mod tests {
             at_unix_ms,
             kind: EventKind::Started,
             tenant: None,
+            labels: BTreeMap::new(),
             what: None,
         };
         let past = |at_unix_ms: u64| Past {

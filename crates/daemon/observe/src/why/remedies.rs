@@ -95,7 +95,7 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
         Fault::Restart => Vec::new(),
         Fault::Host => {
             let what = "CPUs that the pollers have to themselves: [pollers] cpus in the configuration, or fewer \
-                        pollers (layout = \"shared\")";
+                        pollers (threads = \"shared\")";
             vec![plain(what.to_owned(), None)]
         }
     }

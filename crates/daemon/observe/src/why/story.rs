@@ -41,8 +41,10 @@ pub fn tell(
         Promise::Unnamed | Promise::None => None,
     };
     let target = |promise| promised(promise).map(|(target_us, _)| target_us);
+    let labels = |name: &str| foresight.map(|foresight| foresight.labels_of(name)).unwrap_or_default();
     let neighbours = comparison.neighbours.iter().map(|it| NeighbourThen {
         name: it.name.clone(),
+        labels: labels(&it.name),
         latency_target_us: target(it.promise),
         then: row(&it.then),
         usual: it.usual.as_ref().map(row),
@@ -51,6 +53,7 @@ pub fn tell(
     let spell = &comparison.spell;
     Why {
         tenant: tenant.to_owned(),
+        labels: labels(tenant),
         drive: comparison.drive.clone(),
         policy: comparison.policy.clone(),
         latency_target_us: target(comparison.promise),

@@ -133,7 +133,7 @@ fn configuration(dir: &Path, policy: &str, jobs: &[Job]) -> String {
     let mut text = format!(
         "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\nprofile = {PROFILE:?}\n\
          size = \"1GiB\"\n\
-         [policy]\nname = {policy:?}\n[pollers]\nlayout = \"shared\"\n"
+         [policy]\nname = {policy:?}\n"
     );
     for (at, job) in jobs.iter().enumerate() {
         let priority = if policy == "passthrough" { String::new() } else { format!("priority = {:?}\n", job.priority) };

@@ -57,7 +57,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
 /// More and more of a daemon's tenants attach, and each time the one is measured.
 fn round(keys: &str, seconds: u64, rounds: &mut Rounds) -> Result<()> {
     let tenants: String = (0..ATTACHED[ATTACHED.len() - 1]).map(|n| tenant(&format!("t{n}"), keys)).collect();
-    let server = Server::start_on("backend = \"null\"\nsize = \"1TiB\"", "passthrough", "shared", &tenants)?;
+    let server = Server::start_on("backend = \"null\"\nsize = \"1TiB\"", "passthrough", &tenants)?;
     let socket = server.socket("t0");
     let mut alone = Vec::new();
     for (depth, rounds) in DEPTHS.into_iter().zip(&mut rounds.alone) {

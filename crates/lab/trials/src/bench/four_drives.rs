@@ -15,7 +15,7 @@ const DRIVES: usize = 4;
 fn configuration(backend: impl Fn(usize) -> String, count: usize) -> String {
     let drive = |n: usize| format!("[[drive]]\nname = \"d{n}\"\nsize = \"16GiB\"\n{}\n", backend(n));
     let drives: String = (0..DRIVES).map(drive).collect();
-    let policy = "[policy]\nname = \"lpns\"\n[pollers]\nlayout = \"shared\"\n";
+    let policy = "[policy]\nname = \"lpns\"\n";
     format!("{drives}{policy}{}", tenants(count, |n| format!("drive = \"d{}\"\n", n % DRIVES)))
 }
 

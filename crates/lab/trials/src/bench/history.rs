@@ -26,7 +26,7 @@ const MODEL: &str = "backend = \"model\"\nprofile = \"p3520\"\nsize = \"64GiB\"\
 /// What the thread that keeps summaries takes of a core, with 1,000 tenants that all do something in every interval.
 pub fn summaries(_options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let all: String = (0..TENANTS).map(|n| format!("[[tenant]]\nname = \"t{n}\"\nsize = \"4MiB\"\n")).collect();
-    let server = Server::start_with("memory", "lpns", "shared", &all)?;
+    let server = Server::start("memory", "lpns", &all)?;
     let attached: Result<Vec<Client>> =
         (0..TENANTS).map(|n| Client::attach(&server.socket(&format!("t{n}")))).collect();
     let mut clients = attached?;
@@ -49,7 +49,7 @@ pub fn summaries(_options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
 
 /// What a trace costs the tenant that is traced, pair by pair.
 pub fn tracing(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let server = Server::start_on(MODEL, "passthrough", "shared", &tenant("a", BEST_EFFORT))?;
+    let server = Server::start_on(MODEL, "passthrough", &tenant("a", BEST_EFFORT))?;
     let mut lost = Vec::new();
     for _ in 0..options.rounds {
         let plain = load(&server.socket("a"), DEPTH, options.seconds)?;
@@ -67,7 +67,7 @@ pub fn tracing(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
 
 /// How far the mean latency of a replay is from what the daemon gave.
 pub fn replay(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let server = Server::start_on(MODEL, "passthrough", "shared", &tenant("a", BEST_EFFORT))?;
+    let server = Server::start_on(MODEL, "passthrough", &tenant("a", BEST_EFFORT))?;
     let (mut measured, mut played, mut off) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         let (_, trace) = load_traced(&server, options.seconds)?;

@@ -55,7 +55,7 @@ pub fn measure(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure
 fn idle_tenants(class: &str, seconds: u64, rounds: &mut Rounds) -> Result<()> {
     let start = |count: usize| {
         let tenants: String = (0..count).map(|n| tenant(&format!("t{n}"), class)).collect();
-        Server::start_on("backend = \"memory\"\nsize = \"1TiB\"", "lpns", "per-guaranteed", &tenants)
+        Server::start_on("backend = \"memory\"\nsize = \"1TiB\"", "lpns", &tenants)
     };
     let one = start(1)?;
     let base_bytes = resident_bytes(one.pid())?;

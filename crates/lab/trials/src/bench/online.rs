@@ -91,7 +91,7 @@ pub(super) fn tenants(count: usize, more: impl Fn(usize) -> String) -> String {
 /// A daemon with `count` tenants, and the seconds until it served all.
 fn start(count: usize) -> Result<(Server, f64)> {
     let begun = Instant::now();
-    let server = Server::start_with("memory", "lpns", "shared", &tenants(count, |_| String::new()))?;
+    let server = Server::start("memory", "lpns", &tenants(count, |_| String::new()))?;
     Ok((server, begun.elapsed().as_secs_f64()))
 }
 
@@ -303,10 +303,10 @@ pub(super) fn change(server: &Server, prefix: &str) -> Result<Changed> {
 const WIPER: &str = "[[tenant]]\nname = \"wiper\"\nsize = \"4MiB\"\n\
                      [tenant.demand]\nrw = \"write\"\nbs = \"128k\"\niodepth = 4\n";
 const PROMISED: &str = "[[tenant]]\nname = \"db\"\nsize = \"1GiB\"\nclass = \"guaranteed\"\n\
-                        latency_target = \"200us\"\n\
+                        latency_target = \"200us\"\nthreads = \"shared\"\n\
                         [tenant.demand]\nrw = \"randread\"\nbs = \"4k\"\niodepth = 1\n";
 const MODEL: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64GiB\"\nmemory_backed = false\n\
-                     [policy]\nname = \"lpns\"\n[pollers]\nlayout = \"shared\"\ncpus = [0]\n";
+                     [policy]\nname = \"lpns\"\n[pollers]\ncpus = [0]\n";
 
 /// What a deleted disk left is wiped beside a guaranteed tenant: its p99 against what `evenkeel plan` says.
 pub fn wiping(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {

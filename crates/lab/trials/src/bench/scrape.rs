@@ -23,7 +23,7 @@ const ROUNDS_MIN: u32 = 9;
 /// 1,000 tenants that have all read something are scraped: while nobody does anything, and beside one that reads.
 pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let tenants: String = (0..TENANTS).map(|n| format!("[[tenant]]\nname = \"t{n}\"\nsize = \"4MiB\"\n")).collect();
-    let server = Server::start_with("memory", "lpns", "shared", &tenants)?;
+    let server = Server::start("memory", "lpns", &tenants)?;
     for n in 0..TENANTS {
         let reads = std::cell::Cell::new(0);
         let twice = || reads.replace(reads.get() + 1) >= 2;

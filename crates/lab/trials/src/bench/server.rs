@@ -26,23 +26,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a daemon on `backend` under `policy`, with the tenants given as TOML and one poller, pinned.
+    /// Starts a daemon on `backend` under `policy`, with the tenants given as TOML. Its pollers share one CPU.
     pub fn start(backend: &str, policy: &str, tenants: &str) -> Result<Self> {
-        Self::start_with(backend, policy, "shared", tenants)
+        Self::start_on(&format!("backend = \"{backend}\"\nsize = \"64GiB\""), policy, tenants)
     }
 
-    /// As [`Server::start`], with another layout of pollers.
-    pub fn start_with(backend: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
-        let device = format!("backend = \"{backend}\"\nsize = \"64GiB\"");
-        Self::start_on(&device, policy, layout, tenants)
-    }
-
-    /// As [`Server::start_with`], with the lines of `[device]`.
-    pub fn start_on(device: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
-        let text = format!(
-            "[device]\n{device}\n[policy]\nname = \"{policy}\"\n\
-             [pollers]\nlayout = \"{layout}\"\ncpus = [{DAEMON_CPU}]\n{tenants}"
-        );
+    /// As [`Server::start`], with the lines of `[device]`.
+    pub fn start_on(device: &str, policy: &str, tenants: &str) -> Result<Self> {
+        let text =
+            format!("[device]\n{device}\n[policy]\nname = \"{policy}\"\n[pollers]\ncpus = [{DAEMON_CPU}]\n{tenants}");
         Self::serve(&evenkeel(), &text)
     }
 

@@ -39,7 +39,7 @@ impl Side {
     pub fn ours_on(title: &str, mode: &str, drive: ScratchDrive) -> Result<Self> {
         let backend = if drive.loop_device.is_some() { "block" } else { "file" };
         let device = format!("backend = \"{backend}\"\npath = {:?}", drive.path());
-        let server = Server::start_on(&device, "passthrough", "shared", &vhost_tenant(mode))?;
+        let server = Server::start_on(&device, "passthrough", &vhost_tenant(mode))?;
         let title = format!("{title}, {mode}");
         Self { title, running: Running::Ours(server), _drive: Some(drive) }.filled()
     }

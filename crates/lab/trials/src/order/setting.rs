@@ -70,16 +70,18 @@ impl Machine {
 /// The daemon's configuration, but for its directories. Promises that fail are measured too, so none is refused. The
 /// model keeps no data: a drive moves them by itself, where a poller that copies waits for each page of memory.
 pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
-    let layout = if machine.has_two_pollers() { "per-guaranteed" } else { "shared" };
     let mut text = format!(
         "[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n\
          memory_backed = false\n\
          [policy]\nname = {policy:?}\n\
-         [pollers]\nlayout = {layout:?}\ncpus = {:?}\n",
+         [pollers]\ncpus = {:?}\n",
         machine.poller_cpus
     );
     text += &tenant(GUARANTEED);
     text += "overcommit = true\n";
+    if !machine.has_two_pollers() {
+        text += "threads = \"shared\"\n";
+    }
     for name in NOISY {
         text += &tenant(name);
     }

@@ -86,12 +86,14 @@ fn all(guest: &mut Guest) -> Result<Vec<Row>> {
 fn configuration(policy: &str, promised: Kind) -> String {
     let size_mib = DISK_MIB * 4;
     let terms = |kind| match kind == promised {
-        true => format!("class = \"guaranteed\"\nlatency_target = \"{TARGET_MS}ms\"\novercommit = true\n"),
+        true => format!(
+            "class = \"guaranteed\"\nlatency_target = \"{TARGET_MS}ms\"\novercommit = true\nthreads = \"shared\"\n"
+        ),
         false => String::new(),
     };
     format!(
         "[device]\nbackend = \"model\"\nprofile = \"slow.toml\"\nsize = \"{size_mib}MiB\"\n\
-         [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"shared\"\n{}",
+         [policy]\nname = \"{policy}\"\n{}",
         hybrid::tenants(terms)
     )
 }

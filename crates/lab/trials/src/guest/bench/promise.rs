@@ -120,9 +120,9 @@ fn configuration(dir: &Path, policy: &str) -> String {
     format!(
         "runtime_dir = \"{dir}/run\"\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\n\
          size = \"1GiB\"\n\
-         [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"shared\"\n\
+         [policy]\nname = \"{policy}\"\n\
          [[tenant]]\nname = \"{db}\"\nsize = \"512MiB\"\nclass = \"guaranteed\"\nlatency_target = \"{TARGET_US}us\"\n\
-         overcommit = true\n\
+         overcommit = true\nthreads = \"shared\"\n\
          [[tenant]]\nname = \"{batch}\"\nsize = \"512MiB\"\n",
         dir = dir.display(),
         db = Tenant::Guaranteed.name(),
