@@ -25,11 +25,10 @@ use crate::api_error::{Refused, SEE_DOCUMENT};
 use crate::api_state::Asked;
 use crate::client_stream::HandedOver;
 use crate::foreign_pages;
+use crate::http_observed;
 use crate::http_why;
 use crate::json_body::Object;
-use crate::live;
 use crate::roles::Role;
-use crate::scrape;
 use crate::stats;
 use crate::token::{self, Token};
 use observe::events::Happened;
@@ -53,8 +52,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     ),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
-        apply, export, events, scrape::answer, http_why::why, http_why::trace, live::all,
-        live::one, stats::stats
+        apply, export, events, http_observed::metrics, http_why::why, http_why::trace, http_observed::live,
+        http_observed::live_of, stats::stats
     ),
     components(schemas(
         Event,
@@ -166,9 +165,9 @@ pub fn router(asked: Asked) -> Router {
 /// The routes that return figures. Each is computed once a second at most.
 fn looks() -> Router<Asked> {
     Router::new()
-        .route("/metrics", get(scrape::answer))
-        .route("/live", get(live::all))
-        .route("/live/{name}", get(live::one))
+        .route("/metrics", get(http_observed::metrics))
+        .route("/live", get(http_observed::live))
+        .route("/live/{name}", get(http_observed::live_of))
 }
 
 /// The routes for the TCP port: figures only, nothing that changes anything.

@@ -6,14 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use api::{Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, TenantRow};
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
 use metrics::Verdict;
 use poller::TenantProbes;
 
-use crate::api_error::Refused;
-use crate::observer::{Observer, Sources};
-use crate::response_cache::{self, Answers};
+use crate::response_cache::Answers;
 use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::snapshot::DriveMarks;
@@ -26,35 +22,6 @@ const SPAN_MAX: Duration = Duration::from_secs(10);
 
 /// How many events an answer includes.
 const EVENTS: usize = 50;
-
-const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
-
-/// What each tenant gets beside its promise, and which tenants harm others, over about the last second.
-///
-/// The page at `GET /` shows this.
-#[utoipa::path(
-    get, path = "/live", tag = "http", operation_id = "live",
-    responses((status = 200, body = api::Live), (status = 503, body = api::Problem))
-)]
-pub async fn all(State(observer): State<Observer>) -> Result<Response, Refused> {
-    let text = observer.ask(Sources::live_of_all).await?;
-    Ok((JSON, response_cache::body(text)).into_response())
-}
-
-/// All data about one tenant, with the histogram of its latencies since the daemon started.
-///
-/// For a plot over time, subtract the previous answer's counts.
-#[utoipa::path(
-    get, path = "/live/{name}", tag = "http", operation_id = "live_tenant",
-    params(("name" = String, Path, description = "Name of the tenant")),
-    responses(
-        (status = 200, body = LiveDetail), (status = 404, body = api::Problem), (status = 503, body = api::Problem)
-    )
-)]
-pub async fn one(State(observer): State<Observer>, Path(name): Path<String>) -> Result<Response, Refused> {
-    let text = observer.ask(move |sources| sources.live_of(&name)).await??;
-    Ok((JSON, text).into_response())
-}
 
 /// One reading of all probes.
 struct Reading {
@@ -84,6 +51,24 @@ impl Live {
     /// Nobody has asked for a while.
     pub(crate) fn forget(&mut self) {
         self.answers.forget();
+    }
+
+    /// The answer for all tenants.
+    pub(crate) fn of_all(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Arc<String>> {
+        let reading = self.reading(daemon, verdicts)?;
+        Ok(self.answers.text((), || to_json(&reading.live)))
+    }
+
+    /// The answer for one tenant. The inner error: there is no such tenant.
+    pub(crate) fn of(&mut self, name: &str, daemon: &Handle, verdicts: &Verdicts) -> Result<Result<String, DiskError>> {
+        Ok(self.reading(daemon, verdicts)?.detail(name).map(|detail| to_json(&detail)))
+    }
+
+    fn reading(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Arc<Reading>> {
+        let mut answers = std::mem::take(&mut self.answers);
+        let reading = answers.reading(|| self.read(daemon, verdicts));
+        self.answers = answers;
+        reading
     }
 
     fn read(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Reading> {
@@ -118,26 +103,6 @@ impl Live {
             events: self.events.last(EVENTS),
         };
         Ok(Reading { live, tenants })
-    }
-}
-
-impl Sources {
-    fn live_of_all(&mut self) -> Result<Arc<String>> {
-        let reading = self.live_reading()?;
-        Ok(self.live.answers.text((), || to_json(&reading.live)))
-    }
-
-    /// The inner error: there is no such tenant.
-    fn live_of(&mut self, name: &str) -> Result<Result<String, DiskError>> {
-        Ok(self.live_reading()?.detail(name).map(|detail| to_json(&detail)))
-    }
-
-    fn live_reading(&mut self) -> Result<Arc<Reading>> {
-        self.verdicts.want();
-        let mut answers = std::mem::take(&mut self.live.answers);
-        let reading = answers.reading(|| self.live.read(&self.daemon, &self.verdicts));
-        self.live.answers = answers;
-        reading
     }
 }
 

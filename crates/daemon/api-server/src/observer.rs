@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use api::DiskError;
 use confine::ThreadKind;
+use metrics::Format;
 use tokio::sync::oneshot;
 
 use crate::api_error::Refused;
@@ -29,9 +30,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) struct Sources {
     pub(crate) daemon: Handle,
     pub(crate) clock: Clock,
-    pub(crate) verdicts: Verdicts,
-    pub(crate) live: Live,
-    pub(crate) scrape: Scrape,
+    verdicts: Verdicts,
+    live: Live,
+    scrape: Scrape,
 }
 
 type Job = Box<dyn FnOnce(&mut Sources) + Send>;
@@ -99,6 +100,22 @@ impl Observer {
 }
 
 impl Sources {
+    pub(crate) fn live(&mut self) -> Result<Arc<String>> {
+        self.verdicts.want();
+        self.live.of_all(&self.daemon, &self.verdicts)
+    }
+
+    /// The inner error: there is no such tenant.
+    pub(crate) fn live_of(&mut self, name: &str) -> Result<Result<String, DiskError>> {
+        self.verdicts.want();
+        self.live.of(name, &self.daemon, &self.verdicts)
+    }
+
+    pub(crate) fn metrics(&mut self, format: Format) -> Result<Arc<String>> {
+        self.verdicts.want();
+        self.scrape.text(format, &self.daemon, &self.verdicts)
+    }
+
     fn answer_all(mut self, jobs: &Receiver<Job>) {
         loop {
             match self.next(jobs) {

@@ -6,16 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use api::{Drive, Operation};
-use axum::extract::State;
-use axum::http::{HeaderMap, header};
-use axum::response::{IntoResponse, Response};
 use metrics::{DriveReading, FileSystem, Format, PollerReading, QueueReading, Reading, TenantReading};
 use policy::{PolicyFigure, TenantFigure};
 use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 
-use crate::api_error::Refused;
-use crate::observer::{Observer, Sources};
-use crate::response_cache::{self, Answers};
+use crate::response_cache::Answers;
 use observe::DriveView;
 use observe::clock::Clock;
 use observe::cpu_waits::CpuWaits;
@@ -23,37 +18,12 @@ use observe::totals::{Ledger, Served};
 use observe::verdicts::Verdicts;
 use runtime::command::{DiskCommand, Handle};
 
-/// Metrics of drives, pollers and tenants for Prometheus.
-///
-/// The format is OpenMetrics if `Accept` asks for it, else Prometheus text. docs/METRICS.md describes each metric.
-#[utoipa::path(
-    get, path = "/metrics", tag = "http", operation_id = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = api::Problem))
-)]
-pub async fn answer(State(observer): State<Observer>, headers: HeaderMap) -> Result<Response, Refused> {
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let format = Format::accepted(accept);
-    let text = observer.ask(move |sources| sources.scrape(format)).await?;
-    Ok(([(header::CONTENT_TYPE, format.content_type())], response_cache::body(text)).into_response())
-}
-
 /// The last answer, and the counts that outlive tenants.
 pub(crate) struct Scrape {
     state_dir: PathBuf,
     started_at_s: f64,
     ledger: Ledger,
     answers: Answers<Reading, Format>,
-}
-
-impl Sources {
-    fn scrape(&mut self, format: Format) -> Result<Arc<String>> {
-        self.verdicts.want();
-        let mut answers = std::mem::take(&mut self.scrape.answers);
-        let reading = answers.reading(|| self.scrape.read(&self.daemon, &self.verdicts));
-        let text = reading.map(|reading| answers.text(format, || metrics::render(&reading, format)));
-        self.scrape.answers = answers;
-        text
-    }
 }
 
 impl Scrape {
@@ -74,6 +44,15 @@ impl Scrape {
     /// Records the final counts of tenants that are no longer served.
     pub(crate) fn record_last(&mut self, tenants: &[Served]) {
         self.ledger.record_last(tenants);
+    }
+
+    /// The answer in a format.
+    pub(crate) fn text(&mut self, format: Format, daemon: &Handle, verdicts: &Verdicts) -> Result<Arc<String>> {
+        let mut answers = std::mem::take(&mut self.answers);
+        let reading = answers.reading(|| self.read(daemon, verdicts));
+        let text = reading.map(|reading| answers.text(format, || metrics::render(&reading, format)));
+        self.answers = answers;
+        text
     }
 
     fn read(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Reading> {

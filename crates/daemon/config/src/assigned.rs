@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use nvme_driver::PciAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::host::plain;
-
 const HEAD: &str = "\
 # A VM had this drive, or has it. Nothing else may use it before `evenkeel drive return` has wiped it, which removes
 # this file. It stays over a restart of the host.
@@ -152,6 +150,13 @@ impl Assignments {
     pub fn forget(&self, assignment: &Assignment) -> io::Result<()> {
         std::fs::remove_file(self.path(&assignment.address))
     }
+}
+
+/// A serial number as drives are called after it.
+pub(crate) fn plain(serial: &[u8]) -> String {
+    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
+    let serial: String = serial.iter().take_while(|byte| **byte != 0).map(plain).collect();
+    serial.trim_matches('_').to_owned()
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use toml::Spanned;
 
-use crate::check::{Draft, TenantDraft, parse_document, read_tenant, tenant_sections, top_of};
+use crate::check::{parse_document, read_tenant, tenant_sections, top_of};
 use crate::config::{Config, Tenant, TenantMarks};
+use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{FrontendDraft, FrontendMarks};
 use crate::memory::{MemoryDraft, MemoryLimits};
 use crate::namespace::{self, NamespaceDraft, read_namespaces};

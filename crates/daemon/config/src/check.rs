@@ -1,23 +1,20 @@
 //! From the file's text to a [`Config`]: every section read, every problem noted.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 
-use io_model::units::Size;
-use policy::{Class, Settings, TenantPriority};
+use policy::{Class, TenantPriority};
 use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::TENANTS_MAX;
-use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
-use crate::config::{Backend, Config, Device, Marks, Pollers, Tenant, TenantMarks};
-use crate::demand::{Demand, read_demand};
-use crate::drives::{self, View};
+use crate::access::{read_api, read_daemon, read_socket};
+use crate::config::{Backend, Config, Device, Marks, Pollers, Tenant};
+use crate::demand::read_demand;
+use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
 use crate::keys::{self, MAX_VIRTQUEUES_BY_PRIORITY, SCHEMA, device, drive, is_drive, pollers, tenant, top};
-use crate::memory::{MemoryDraft, read_memory};
-use crate::namespace::{NamespaceDraft, read_namespaces};
+use crate::memory::read_memory;
+use crate::namespace::read_namespaces;
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
@@ -25,6 +22,31 @@ use crate::rules;
 use crate::section::{Items, Section, THE_TOP, choice, or, small_integer};
 use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
 use crate::values::{BackendWord, WipeBy};
+use crate::view::{self, View};
+
+impl Config {
+    /// Checks the text of a file of one drive. `file` is its name for messages; nothing is read.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the text.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        check(Text { file: file.to_owned(), text: text.to_owned() }, View::only(text.len()))
+    }
+
+    /// This file with these disks beside its tenants and no others, each a `[[tenant]]` or `[[namespace]]` section of
+    /// its own. They are on this drive, and must obey all rules.
+    ///
+    /// # Errors
+    /// Everything that is wrong with one of them, or with all together.
+    pub fn with_disks<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
+        let mut text = self.text.text[..self.view.base_bytes].to_owned();
+        for disk in disks {
+            text += "\n";
+            text += disk;
+        }
+        check(Text { file: self.text.file.clone(), text }, self.view.placed())
+    }
+}
 
 /// What a drive has of a file.
 pub(crate) fn check(source: Text, view: View) -> Result<Config, ConfigErrors> {
@@ -97,101 +119,6 @@ fn syntax_remedy(line: &str, message: &str) -> &'static str {
     }
 }
 
-/// What was read so far: `None` where a problem was noted.
-pub(crate) struct Draft {
-    pub runtime_dir: Option<PathBuf>,
-    pub state_dir: Option<PathBuf>,
-    pub daemon: DaemonSection,
-    pub api: ApiSection,
-    pub device: Option<Device>,
-    pub has_own_pollers: bool,
-    pub policy: Option<Settings>,
-    /// R and L_h are the profile's, and nobody said that the drive is one.
-    pub drive_assumed: bool,
-    pub pollers: Option<Pollers>,
-    pub tenants: Vec<TenantDraft>,
-    /// Tenants that may be on this drive or not.
-    pub undecided: Vec<String>,
-    pub namespaces: Vec<NamespaceDraft>,
-    pub marks: Marks,
-    pub policy_mark: Option<Range<usize>>,
-}
-
-/// A tenant as far as it could be read.
-pub(crate) struct TenantDraft {
-    pub span: Range<usize>,
-    pub name: Option<Spanned<String>>,
-    pub labels: Option<BTreeMap<String, String>>,
-    pub size: Option<Spanned<Size>>,
-    pub offset: Option<Spanned<Size>>,
-    pub frontend: FrontendDraft,
-    pub terms: TermsDraft,
-    pub memory: MemoryDraft,
-    pub overcommit: Option<bool>,
-    /// `Some(None)`: not declared.
-    pub demand: Option<Option<Demand>>,
-    /// And where it stands.
-    pub lba_size: (Option<u32>, Option<Range<usize>>),
-    pub queues: Option<u16>,
-    pub socket: Option<SocketSection>,
-}
-
-impl Draft {
-    fn finish(self) -> Option<Config> {
-        Some(Config {
-            runtime_dir: self.runtime_dir?,
-            state_dir: self.state_dir?,
-            daemon: self.daemon,
-            api: self.api,
-            device: self.device?,
-            has_own_pollers: self.has_own_pollers,
-            policy: self.policy?,
-            pollers: self.pollers?,
-            tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
-            namespaces: self.namespaces.into_iter().map(NamespaceDraft::finish).collect::<Option<_>>()?,
-            warnings: Vec::new(),
-            text: Text { file: PathBuf::new(), text: String::new() },
-            view: View::only(0),
-            marks: self.marks,
-        })
-    }
-}
-
-impl TenantDraft {
-    pub fn finish(self) -> Option<Tenant> {
-        let (name, size) = (self.name?, self.size?);
-        let FrontendDraft { frontend, doorbells, marks } = self.frontend;
-        let has_memory = self.memory.is_written;
-        let memory = self.memory.finish()?;
-        let offset = self.offset.as_ref().map(Spanned::span);
-        let marks = TenantMarks {
-            name: name.span(),
-            size: size.span(),
-            offset,
-            target: self.terms.target_mark.clone(),
-            lba_size: self.lba_size.1,
-            has_memory,
-            frontend: marks,
-        };
-        Some(Tenant {
-            name: name.into_inner(),
-            labels: self.labels?,
-            size: size.into_inner(),
-            offset: self.offset.map(Spanned::into_inner),
-            frontend: frontend?,
-            terms: self.terms.finish()?,
-            memory,
-            overcommit: self.overcommit?,
-            demand: self.demand?,
-            lba_bytes: self.lba_size.0?,
-            doorbells: doorbells?,
-            queues: self.queues?,
-            socket: self.socket?,
-            marks,
-        })
-    }
-}
-
 fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let top = top_of(document);
     top.reject_unknown(sink);
@@ -205,18 +132,19 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let api_section = top.table(sink, "api", keys::api::NAMES);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
-    let drives = drives::sections(sink, &top);
+    let drives = view::sections(sink, &top);
     if drives.is_empty() && top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
     }
     let drive_section = view.find(sink, &drives);
     let device = drive_section.and_then(|section| read_device(sink, section, &mut marks));
-    let part = |sink: &mut Sink<'_>, key, known| drives::part(sink, &top, drive_section, key, known);
+    let part = |sink: &mut Sink<'_>, key, known| view::part(sink, &top, drive_section, key, known);
     let policy_section = part(sink, "policy", keys::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
     let policy = read_policy(sink, &policy_section, &profile);
     let pollers_section = part(sink, "pollers", pollers::NAMES);
-    let pollers = read_pollers(sink, &pollers_section, &mut marks).map(|pollers| view.share_cpus(pollers));
+    let pollers = read_pollers(sink, &pollers_section, &mut marks)
+        .map(|pollers| Pollers { first: view.pollers_before, ..pollers });
     let named = device.as_ref().is_some_and(|device| device.profile_named);
     let tenant_rules = TenantRules::of(policy.as_ref());
     Draft {
@@ -246,7 +174,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     section.reject_unknown(sink);
     let drive_name = match is_drive(section) {
         true => drive::NAME.get(sink, section).map(Spanned::into_inner),
-        false => Some(drives::DEVICE_NAME.to_owned()),
+        false => Some(view::DEVICE_NAME.to_owned()),
     };
     marks.device = section.span.clone();
     let remedy = "add backend = \"file\" (or block, nvme, memory, null, model)";

@@ -1,8 +1,6 @@
 //! The checked values.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,17 +11,13 @@ use policy::Terms;
 
 use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::demand::Demand;
-use crate::drives::{DEVICE_NAME, View};
 use crate::frontend::{Frontend, FrontendMarks, Serving};
 use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 use crate::values::{Doorbells, WipeBy};
-use crate::{added, check};
-
-/// A file is a few lines for each tenant; much more is some other file.
-const FILE_MAX_BYTES: u64 = 4 << 20;
+use crate::view::{DEVICE_NAME, View};
 
 /// What a configuration file that holds together says of one drive: all of it where there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,28 +195,6 @@ pub(crate) struct TenantMarks {
 }
 
 impl Config {
-    /// Checks the text of a file of one drive. `file` is its name for messages; nothing is read.
-    ///
-    /// # Errors
-    /// Everything that is wrong in the text.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        check::check(Text { file: file.to_owned(), text: text.to_owned() }, View::only(text.len()))
-    }
-
-    /// This file with these disks beside its tenants and no others, each a `[[tenant]]` or `[[namespace]]` section of
-    /// its own. They are on this drive, and must obey all rules.
-    ///
-    /// # Errors
-    /// Everything that is wrong with one of them, or with all together.
-    pub fn with_disks<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
-        let mut text = self.text.text[..self.view.base_bytes].to_owned();
-        for disk in disks {
-            text += "\n";
-            text += disk;
-        }
-        check::check(Text { file: self.text.file.clone(), text }, self.view.placed())
-    }
-
     /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.
     pub fn declared_text(&self) -> &str {
         &self.text.text[..self.view.declared_bytes]
@@ -267,11 +239,6 @@ impl Config {
     /// Whether the drive was added while a daemon ran.
     pub fn is_added(&self) -> bool {
         self.marks.device.as_ref().is_some_and(|mark| mark.start >= self.view.declared_bytes)
-    }
-
-    /// Where drives stand that were added while a daemon ran.
-    pub fn added_file(&self) -> PathBuf {
-        self.state_dir.join(added::FILE_NAME)
     }
 
     /// The file's name, as given.
@@ -400,29 +367,4 @@ impl Backend {
             _ => (self.name(), self.path()) == (other.name(), other.path()),
         }
     }
-}
-
-/// The text of a file, if it is one that a person may have written.
-///
-/// # Errors
-/// It can't be read, is too large, or is no UTF-8. `what` names it in messages: "a configuration file".
-pub fn read_text(path: &Path, what: &str) -> Result<String, ConfigErrors> {
-    read_opened(File::open(path), path, what)
-}
-
-/// As [`read_text`], of a file that is open. `path` is its name for messages.
-///
-/// # Errors
-/// As [`read_text`].
-pub fn read_opened(file: std::io::Result<File>, path: &Path, what: &str) -> Result<String, ConfigErrors> {
-    let mut bytes = Vec::new();
-    if let Err(e) = file.and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)) {
-        let remedy = format!("give the path of {what} that this user may read");
-        return Err(ConfigErrors::one(path, format!("can't be read: {e}"), remedy));
-    }
-    if bytes.len() as u64 > FILE_MAX_BYTES {
-        let what = format!("give the path of {what}");
-        return Err(ConfigErrors::one(path, format!("is larger than {}", Size(FILE_MAX_BYTES)), what));
-    }
-    String::from_utf8(bytes).map_err(|_| ConfigErrors::one(path, "is not a text in UTF-8", "save it as UTF-8"))
 }

@@ -3,152 +3,21 @@
 //! Every drive has a [`Config`] of its own, read from the same text: the sections at the top, its own `[[drive]]`, and
 //! the tenants that are on it. A tenant that names no drive is on the only one, or where it was placed.
 
-use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::Path;
 
-use layout::{Layout, LayoutFile};
 use toml::de::DeTable;
 
 use crate::added::{self, AddedDrives};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
-use crate::config::{Config, Pollers, Tenant, read_text};
-use crate::host::{Content, HostReport, Survey};
+use crate::config::{Config, Tenant};
 use crate::keys::{self, is_drive};
 use crate::namespace;
 use crate::nearest::nearest;
-use crate::prepare::{layout_problem, no_room_left};
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::rules;
-use crate::section::{self, Items, Section};
-
-/// What the drive of `[device]` is called.
-pub(crate) const DEVICE_NAME: &str = "device";
-
-/// Drives in one file, at most.
-const DRIVES_MAX: usize = 64;
-
-/// Which part of a text a [`Config`] is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct View {
-    /// The drive that it belongs to. `None`: there is one drive, and everything is on it.
-    drive: Option<String>,
-    /// Tenants that are there and name no drive, where there are several.
-    placed: BTreeSet<String>,
-    /// Bytes of the text that are the file's.
-    pub(crate) declared_bytes: usize,
-    /// Bytes of the text with the drives that were added since. What follows are disks that were made on this one.
-    pub(crate) base_bytes: usize,
-    /// Every tenant is on a drive: one that names none and is not among `placed` is on another.
-    is_placed: bool,
-    /// Pollers of other drives that come before this one's on the CPUs of the top's `[pollers]`.
-    pollers_before: usize,
-}
-
-impl View {
-    /// Of a file of one drive.
-    pub(crate) fn only(file_bytes: usize) -> Self {
-        let placed = BTreeSet::new();
-        let (declared_bytes, base_bytes) = (file_bytes, file_bytes);
-        Self { drive: None, placed, declared_bytes, base_bytes, is_placed: false, pollers_before: 0 }
-    }
-
-    /// The section of the drive.
-    pub(crate) fn find<'s, 't, 'i>(
-        &self,
-        sink: &mut Sink<'_>,
-        drives: &'s [Section<'t, 'i>],
-    ) -> Option<&'s Section<'t, 'i>> {
-        match (&self.drive, drives) {
-            (Some(name), drives) => drives.iter().find(|drive| name_of(drive) == Some(name)),
-            (None, [only]) => Some(only),
-            (None, []) => None,
-            (None, [_, second, ..]) => {
-                let what = "there are several drives, and this takes a file of one";
-                sink.maybe_at(second.span.as_ref(), what, "give a file with that drive alone");
-                None
-            }
-        }
-    }
-
-    /// Whether a tenant's section belongs here.
-    pub(crate) fn has(&self, tenant: &Section<'_, '_>, drives: &[Section<'_, '_>]) -> bool {
-        let Some(own) = &self.drive else { return true };
-        if tenant.span.as_ref().is_some_and(|span| span.start >= self.base_bytes) {
-            return true;
-        }
-        match tenant.peek("drive") {
-            Some((named, _)) => named == own,
-            None if drives.len() == 1 => true,
-            None => tenant.peek("name").is_some_and(|(name, _)| self.placed.contains(name)),
-        }
-    }
-
-    /// Whether a namespace's section belongs here. One that names no drive is on the first.
-    pub(crate) fn has_namespace(&self, namespace: &Section<'_, '_>, drives: &[Section<'_, '_>]) -> bool {
-        let is_first = || self.drive.as_deref() == drives.first().and_then(|first| name_of(first));
-        self.has(namespace, drives) || !namespace.has("drive") && is_first()
-    }
-
-    /// Tenants of which nobody knows yet where they are going to be.
-    pub(crate) fn undecided(&self, tenants: &[Section<'_, '_>], drives: &[Section<'_, '_>]) -> Vec<String> {
-        if self.is_placed || drives.len() < 2 {
-            return Vec::new();
-        }
-        let names = tenants.iter().filter(|tenant| !tenant.has("drive")).filter_map(|tenant| tenant.peek("name"));
-        names.map(|(name, _)| name.to_owned()).collect()
-    }
-
-    /// This file, once every tenant is on a drive.
-    pub(crate) fn placed(&self) -> Self {
-        Self { is_placed: true, ..self.clone() }
-    }
-
-    /// Pollers of several drives take turns on the same CPUs.
-    pub(crate) fn share_cpus(&self, pollers: Pollers) -> Pollers {
-        Pollers { first: self.pollers_before, ..pollers }
-    }
-}
-
-fn name_of<'s>(drive: &'s Section<'_, '_>) -> Option<&'s str> {
-    if is_drive(drive) { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
-}
-
-/// The sections of all drives that are served, `[device]` and then each `[[drive]]`.
-pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
-    let device = top.table(sink, "device", keys::device::NAMES);
-    let words = Items {
-        one: "drive",
-        each: "each drive",
-        keys: "name and backend",
-        most: DRIVES_MAX,
-        why: "can be served by one daemon",
-    };
-    let items = top.tables(sink, "drive", &words).into_iter();
-    let drives = items.map(|(span, table)| {
-        let mut drive = Section::new(keys::SCHEMA, "[[drive]]", keys::DRIVE, Some(span), Some(table));
-        let named = drive.peek("name").map(|(name, _)| format!("drive {name:?}"));
-        drive.label = named.unwrap_or(drive.label);
-        drive
-    });
-    [device].into_iter().filter(|device| device.span.is_some()).chain(drives).collect()
-}
-
-/// `[policy]` or `[pollers]` of a drive: its own, or else the top's.
-pub(crate) fn part<'t, 'i>(
-    sink: &mut Sink<'_>,
-    top: &Section<'t, 'i>,
-    drive: Option<&Section<'t, 'i>>,
-    key: &str,
-    known: &'static [&'static str],
-) -> Section<'t, 'i> {
-    let Some(drive) = drive.filter(|drive| is_drive(drive) && drive.has(key)) else {
-        return top.table(sink, key, known);
-    };
-    let mut part = drive.table(sink, key, known);
-    part.label = format!("[drive.{key}]");
-    part
-}
+use crate::section::{self, Section};
+use crate::text_file::read_text;
+use crate::view::{DEVICE_NAME, View, name_of, sections};
 
 /// A file, drive by drive.
 #[derive(Debug)]
@@ -157,88 +26,6 @@ pub struct Drives {
     pub each: Vec<Config>,
     /// Those.
     pub unplaced: Unplaced,
-}
-
-/// What comes with a drive whose opener hands it over.
-#[derive(Debug, Clone, Copy)]
-pub enum HandedOver<'a> {
-    /// It has neither file nor device.
-    Nothing,
-    /// A file or block device, open, and what it [holds](crate::content_of).
-    File(&'a File, Option<&'a Content>),
-    /// A drive without the kernel, as it describes itself.
-    Nvme(&'a Survey),
-}
-
-/// A drive that was looked at.
-#[derive(Debug)]
-pub struct Found {
-    /// What is served there.
-    pub config: Config,
-    /// The machine.
-    pub host: HostReport,
-    pub(crate) file: LayoutFile,
-}
-
-impl Found {
-    pub(crate) fn look(mut config: Config) -> Result<Self, ConfigErrors> {
-        config.look_up_accounts()?;
-        let mut host = config.check_host()?;
-        let file = config.open_layout(&host.device).map_err(|e| layout_problem(&config, &e))?;
-        // Not of a drive that is handed over: a daemon that runs may ask no file system.
-        host.warnings.extend(no_room_left(&config, &file));
-        if let (true, Some(recorded)) = (host.to_create, file.layout()) {
-            // What is to be made is no older copy; if anybody had data in it, it is refused for that.
-            host.device.start.clone_from(&recorded.device().start);
-        }
-        Ok(Self { config, host, file })
-    }
-
-    /// A drive that its opener handed over.
-    ///
-    /// # Errors
-    /// It is no such drive, its layout can't be read, or it holds data that no layout knows.
-    pub fn handed_over(config: Config, opened: HandedOver<'_>) -> Result<Self, ConfigErrors> {
-        let host = match opened {
-            HandedOver::File(opened, content) => config.check_opened(opened, content.cloned())?,
-            HandedOver::Nvme(survey) => config.check_surveyed(survey)?,
-            HandedOver::Nothing => config.of_no_file(),
-        };
-        let file = config.open_layout(&host.device).map_err(|e| layout_problem(&config, &e))?;
-        let found = Self { config, host, file };
-        match found.unknown_content() {
-            None => Ok(found),
-            Some(what) => {
-                let remedy = format!(
-                    "to serve it, declare it in the configuration file with its tenants' offsets; to have new disks \
-                     there, which destroys it, add --discard-content {}",
-                    found.config.device.name
-                );
-                Err(ConfigErrors::one(found.config.file(), what, remedy))
-            }
-        }
-    }
-
-    /// The existing layout. `None`: the drive has none yet.
-    pub fn layout(&self) -> Option<&Layout> {
-        self.file.layout()
-    }
-
-    /// The names of the disks that were made on it while a daemon ran.
-    pub(crate) fn made(&self) -> Vec<&str> {
-        self.layout().into_iter().flat_map(|layout| layout.settings()).map(|(name, _)| name).collect()
-    }
-
-    /// What nobody has of it yet, with the tenants that its configuration has.
-    pub fn free_bytes(&self) -> u64 {
-        let free = self.layout().map_or(self.host.device.size_bytes, Layout::free_bytes);
-        let new = self.config.disks().filter(|(name, ..)| !self.has(name));
-        new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
-    }
-
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.file.layout().is_some_and(|layout| layout.find(name).is_some())
-    }
 }
 
 impl Drives {

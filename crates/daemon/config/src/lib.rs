@@ -13,9 +13,11 @@
 //! | --- | --- |
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `keys`, `values` | every key: its values, default and when a change counts; how single values are read |
-//! | `problem` | what is wrong, where, and what to do |
-//! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
-//! | `drives` | a file of several drives: the part of each, and tenants that are yet to be placed on one |
+//! | `problem`, `text_file` | what is wrong, where, and what to do; files that people write |
+//! | `config`, `draft` | the checked values; the values as far as they could be read |
+//! | `check`, `rules`, `namespace_rules` | reading them; rules across sections |
+//! | `view`, `drives` | the part of each drive; a file of several drives, and tenants that are yet to be placed |
+//! | `found` | a drive that was looked at |
 //! | `memory` | the memory that a tenant's client may map |
 //! | `look`, `missing` | which drives exist; drives that are missing and may be |
 //! | `added` | drives that were added while a daemon ran |
@@ -46,7 +48,9 @@ mod changed;
 mod check;
 mod config;
 mod demand;
+mod draft;
 mod drives;
+mod found;
 mod frontend;
 mod host;
 mod keys;
@@ -54,6 +58,7 @@ mod look;
 mod memory;
 mod missing;
 mod namespace;
+mod namespace_rules;
 mod nearest;
 mod place;
 mod plan;
@@ -68,14 +73,17 @@ mod section;
 mod sections;
 mod summary;
 mod terms;
+mod text_file;
 mod values;
+mod view;
 
 pub use access::{ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
-pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant, read_opened, read_text};
+pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant};
 pub use demand::{Demand, DemandLoad};
-pub use drives::{Drives, Found, HandedOver, Unplaced};
+pub use drives::{Drives, Unplaced};
+pub use found::{Found, HandedOver};
 pub use frontend::{Frontend, Serving};
 pub use host::{
     AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, content_of, drive_id, in_use,
@@ -97,6 +105,7 @@ pub use sections::{
     DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, is_of_front_end, made_changes,
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
+pub use text_file::{read_opened, read_text};
 pub use values::{Account, Doorbells, LBA_BYTES, Mode, Threads, WipeBy};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
@@ -105,7 +114,6 @@ pub use values::{Account, Doorbells, LBA_BYTES, Mode, Threads, WipeBy};
 /// [`Sink`](reading::Sink) and gives `None`.
 pub mod reading {
     pub use crate::check::parse_document;
-    pub use crate::config::read_text;
     pub use crate::keys::POLICY_KEYS;
     pub use crate::policy_section::{ABSENT, IN_FLIGHT, forbid_others, read_fair, read_lpns, read_parameters};
     pub use crate::problem::{Sink, Text};
@@ -116,6 +124,7 @@ pub mod reading {
         small_integer, span_in, text,
     };
     pub use crate::terms::{TenantRules, TermsDraft, read_terms};
+    pub use crate::text_file::read_text;
     pub use crate::values::name;
 }
 

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use crate::config::Tenant;
-use crate::drives::{DEVICE_NAME, Drives, Findings, Found, Unplaced, refuse_made};
+use crate::drives::{Drives, Findings, Unplaced, refuse_made};
+use crate::found::Found;
 use crate::host::{AllowedCpus, most_open_files, warn_crowded, warn_few_files};
 use crate::missing::{Absent, Missing};
 use crate::problem::{ConfigErrors, Sink};
 use crate::same_drive::{is_same_drive_as, same_drive};
+use crate::view::DEVICE_NAME;
 
 /// All drives of a file, as they are now.
 #[derive(Debug)]

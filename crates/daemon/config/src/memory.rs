@@ -2,7 +2,6 @@
 
 use io_model::units::Size;
 
-use crate::check::Draft;
 use crate::keys::{USUAL_MAPS, USUAL_MEMORY, tenant};
 use crate::problem::Sink;
 use crate::section::Section;
@@ -17,9 +16,9 @@ pub struct MemoryLimits {
 }
 
 /// Address space that all tenants' clients together may have mapped: three quarters of what x86-64 gives a process.
-const ALL_MEMORY: Size = Size(96 << 40);
+pub(crate) const ALL_MEMORY: Size = Size(96 << 40);
 /// Mappings that they may have together: what Linux lets a process have (`vm.max_map_count`, 65530) without ours.
-const ALL_MAPS: u64 = 64_000;
+pub(crate) const ALL_MAPS: u64 = 64_000;
 
 impl MemoryLimits {
     /// What a tenant has that says nothing, where `tenants` share the drive: more than the memory of most virtual
@@ -62,24 +61,5 @@ pub(crate) fn read_memory(sink: &mut Sink<'_>, section: &Section<'_, '_>, tenant
 impl MemoryDraft {
     pub fn finish(self) -> Option<MemoryLimits> {
         Some(MemoryLimits { max_memory: self.max_memory?, max_maps: self.max_maps? })
-    }
-}
-
-/// What the process has is enough for all of them.
-pub(crate) fn check_sums(sink: &mut Sink<'_>, draft: &Draft) {
-    let all = |of: fn(&MemoryDraft) -> Option<u64>| {
-        draft.tenants.iter().filter_map(|tenant| of(&tenant.memory)).map(u128::from).sum::<u128>()
-    };
-    let memory = all(|limits| limits.max_memory.map(|size| size.0));
-    if memory > ALL_MEMORY.0.into() {
-        let what = format!("the tenants' max_memory add up to {} TiB, {ALL_MEMORY} is the most", memory >> 40);
-        sink.whole(what, "lower max_memory for some, to the memory of their guests");
-    }
-    let maps = all(|limits| limits.max_maps.map(u64::from));
-    if maps > ALL_MAPS.into() {
-        sink.whole(
-            format!("the tenants' max_maps add up to {maps}, {ALL_MAPS} is the most"),
-            "lower max_maps for some: a virtual machine needs two dozen",
-        );
     }
 }

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::{Backend, Config};
-use crate::drives::Found;
+use crate::found::{Found, layout_problem};
 use crate::host::{DeviceLock, HostReport, Identity, in_use, keep_mark, mark_image, mark_start, new_mark};
 use crate::problem::{ConfigErrors, Problem};
 
@@ -109,25 +109,6 @@ impl Found {
         let what = format!("the image is missing, but its layout says that tenant {:?} has data in it", first.name);
         let remedy = format!("restore the image, or remove {} to start with an empty one", path.display());
         Err(self.config.path_error(what, remedy))
-    }
-}
-
-/// What is served is served all the same; but nothing can be recorded.
-pub(crate) fn no_room_left(config: &Config, file: &LayoutFile) -> Option<Problem> {
-    let directory = file.path().filter(|path| path.exists())?.parent()?;
-    let left = rustix::fs::statvfs(directory).ok()?;
-    (left.f_blocks > 0 && left.f_bavail == 0).then(|| {
-        let what = format!("{} is full, and the drive's layout file belongs there", directory.display());
-        let remedy = "make room: until then no disk can be made, changed or deleted";
-        config.drive_problem(what, remedy)
-    })
-}
-
-impl Found {
-    /// The data of a drive that no layout describes, in words.
-    pub(crate) fn unknown_content(&self) -> Option<String> {
-        let content = self.host.content.as_ref().filter(|_| self.file.layout().is_none())?;
-        Some(format!("{} holds {content}, and no layout file says whose", self.host.device.path))
     }
 }
 
@@ -310,12 +291,4 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
         return Err(error);
     }
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
-}
-
-pub(crate) fn layout_problem(config: &Config, error: &LayoutError) -> ConfigErrors {
-    let remedy = match error {
-        LayoutError::Io { path, source, .. } if source.kind() == io::ErrorKind::PermissionDenied => config.let_in(path),
-        _ => error.remedy().to_owned(),
-    };
-    ConfigErrors::one(config.file(), error.what(), remedy)
 }

@@ -8,12 +8,12 @@ use policy::Settings;
 use policy::{Class, TenantPriority};
 use toml::Spanned;
 
-use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, Device};
 use crate::demand::DemandLoad;
+use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, Serving};
-use crate::memory;
-use crate::namespace;
+use crate::memory::{ALL_MAPS, ALL_MEMORY, MemoryDraft};
+use crate::namespace_rules;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
 use crate::values::Mode;
@@ -43,8 +43,8 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
 pub(crate) fn check_together(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<Poller>, bool) {
     room(sink, draft);
     overlaps(sink, &draft.tenants);
-    memory::check_sums(sink, draft);
-    namespace::check(sink, draft);
+    memory_sums(sink, draft);
+    namespace_rules::check(sink, draft);
     let plan = pollers(draft).unwrap_or_default();
     let few = poller_total(sink, &plan);
     queues(sink, draft, &plan);
@@ -156,6 +156,25 @@ fn overlaps(sink: &mut Sink<'_>, tenants: &[TenantDraft]) {
         if furthest.is_none_or(|f| f.1 < *end) {
             furthest = Some(range);
         }
+    }
+}
+
+/// What the process has is enough for all of them.
+fn memory_sums(sink: &mut Sink<'_>, draft: &Draft) {
+    let all = |of: fn(&MemoryDraft) -> Option<u64>| {
+        draft.tenants.iter().filter_map(|tenant| of(&tenant.memory)).map(u128::from).sum::<u128>()
+    };
+    let memory = all(|limits| limits.max_memory.map(|size| size.0));
+    if memory > ALL_MEMORY.0.into() {
+        let what = format!("the tenants' max_memory add up to {} TiB, {ALL_MEMORY} is the most", memory >> 40);
+        sink.whole(what, "lower max_memory for some, to the memory of their guests");
+    }
+    let maps = all(|limits| limits.max_maps.map(u64::from));
+    if maps > ALL_MAPS.into() {
+        sink.whole(
+            format!("the tenants' max_maps add up to {maps}, {ALL_MAPS} is the most"),
+            "lower max_maps for some: a virtual machine needs two dozen",
+        );
     }
 }
 

@@ -431,8 +431,7 @@ mod tests {
     fn a_target_that_a_refusal_names_is_accepted_when_it_is_tried() {
         const HEAVY: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = \"100k\"";
         let floor = |ios: &str| format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
-        let mut cases: Vec<(&str, String)> =
-            ["passthrough", "evenkeel"].map(|policy| (policy, String::new())).into();
+        let mut cases: Vec<(&str, String)> = ["passthrough", "evenkeel"].map(|policy| (policy, String::new())).into();
         cases.push(("evenkeel", floor("300k")));
         let mut named = 0;
         for (policy, floor) in cases {

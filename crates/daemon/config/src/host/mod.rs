@@ -39,7 +39,6 @@ use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
 pub(crate) use self::image_id::{mark_start, new_mark};
 use self::in_use::{InUse, LockError, number_of};
-pub(crate) use self::nvme::plain;
 pub use self::nvme::{Survey, layout_of_nvme};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};

@@ -11,7 +11,7 @@ use policy::Settings;
 
 use super::in_use::InUse;
 use super::{Content, Found, ImageMarks, content};
-use crate::assigned::Assignments;
+use crate::assigned::{Assignments, plain};
 use crate::config::{Config, Device, HWQ_DEPTH};
 use crate::keys::STATE_DIR;
 use crate::plan::LEAST_HWQS;
@@ -185,13 +185,6 @@ impl Config {
         }
         format!("write queues = {for_pollers} or less")
     }
-}
-
-/// A serial number as drives are called after it.
-pub(crate) fn plain(serial: &[u8]) -> String {
-    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
-    let serial: String = serial.iter().take_while(|byte| **byte != 0).map(plain).collect();
-    serial.trim_matches('_').to_owned()
 }
 
 /// What a layout calls such a drive, but for the namespace.
