@@ -33,8 +33,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "NAME")]
     pub drive: Option<String>,
-    /// Names that others know the disk by, such as a persistent volume claim: at most 16. Keys are 1 to 63 characters of
-    /// `a-z 0-9 _`, the first a letter. Values are at most 253 characters without control characters.
+    /// Names that others know the disk by, such as a volume claim: at most 16. Keys are 1 to 63 of `a-z 0-9 _`, first a
+    /// letter. Values are at most 253 characters without control characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     #[arg(skip)]
     pub labels: BTreeMap<String, String>,
@@ -112,8 +112,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, help_heading = REACHED)]
     pub doorbells: Option<String>,
-    /// Which threads serve the queues: `shared`, `dedicated` or `per-queue`. Absent: `dedicated` for a guaranteed tenant
-    /// where the policy gives it a thread, else `shared`.
+    /// Which threads serve the queues: `shared`, `dedicated` or `per-queue`. Absent: `dedicated` for a guaranteed
+    /// tenant where the policy gives it a thread, else `shared`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, help_heading = REACHED)]
     pub threads: Option<String>,

@@ -40,6 +40,7 @@ fn tenant(name: &str) -> TenantReading {
     let blame = BlameRow { culprit: "neighbour".to_owned(), neighbour: Some("batch".to_owned()), why: String::new() };
     TenantReading {
         name: name.to_owned(),
+        labels: BTreeMap::new(),
         class: "guaranteed".to_owned(),
         weight: Some(3),
         target_ns: Some(50_000),
@@ -120,7 +121,7 @@ fn has(text: &str, line: &str) {
 fn labels_stand_on_the_info_metric_alone() {
     let mut full = full();
     let labels = [("pvc", "data-0"), ("note", "a \"b\"")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-    full.drives[0].tenants[0].labels = labels.into();
+    Arc::get_mut(&mut full).expect("its only owner").drives[0].tenants[0].labels = labels.into();
     let text = render(&full, Format::Text);
     let labels = r#"class="guaranteed",label_note="a \"b\"",label_pvc="data-0"} 1"#;
     has(&text, &format!("evenkeel_tenant_info{{drive=\"fast\",tenant=\"db\",{labels}"));
