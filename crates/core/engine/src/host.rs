@@ -142,8 +142,7 @@ pub const FREE: PathCosts = PathCosts {
 
 impl GuestCosts {
     /// Costs nothing.
-    pub const FREE: Self =
-        Self { app_ns: 0, submit_ns: 0, write_ns: 0, irq_ns: 0, complete_ns: 0, varies_permille: 0 };
+    pub const FREE: Self = Self { app_ns: 0, submit_ns: 0, write_ns: 0, irq_ns: 0, complete_ns: 0, varies_permille: 0 };
 }
 
 impl HostCosts {

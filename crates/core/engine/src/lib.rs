@@ -50,8 +50,8 @@ pub mod workload;
 
 pub use check::{BoundCounts, Rule, Violation};
 pub use contestant::{Contestant, FairQueueing};
-pub use event_loop::Effort;
 pub use disks::{DISK_STEP_BYTES, DiskCounts, DiskSpace, NewSpace, Ranges};
+pub use event_loop::Effort;
 pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
 pub use measure::{Latencies, Moments, Window, fairness_index};

@@ -52,7 +52,12 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
 
 /// A forecast for one tenant.
 pub fn one(p99_us: u64) -> Forecast {
-    Forecast { tenants: vec![forecast(1_000.0, p99_us)], drive_utilization: 0.5, poller_utilization: 0.1, played_ios: 0 }
+    Forecast {
+        tenants: vec![forecast(1_000.0, p99_us)],
+        drive_utilization: 0.5,
+        poller_utilization: 0.1,
+        played_ios: 0,
+    }
 }
 
 /// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its

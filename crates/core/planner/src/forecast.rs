@@ -370,7 +370,7 @@ mod tests {
         let beside = |target_us| {
             let tenants = [guaranteed("quiet", target_us), noisy.clone()];
             let [quiet, noisy] = &predict(&site(), &policy, &tenants).unwrap().tenants[..] else { panic!("two") };
-            assert!(quiet.at_percentile <= Nanos::from_micros(target_us) && quiet.at_percentile >= quiet.p99.min(Nanos(1)));
+            assert!(quiet.at_percentile <= Nanos::from_micros(target_us), "{quiet:?}");
             (noisy.iops, noisy.limited_by)
         };
         let (tight, loose) = (beside(30), beside(100));
@@ -409,8 +409,7 @@ mod tests {
         let limited = |limits| Tenant { limits, vcpus: 4, ..best_effort("limited", 64) };
         let other = Tenant { vcpus: 4, ..best_effort("other", 64) };
         for policy in [PolicyConfig::Passthrough, PolicyConfig::Lpns(LpnsConfig::p5800x())] {
-            let forecast =
-                |limits| predict(&site(), &policy, &[limited(limits), other.clone()]).unwrap().tenants;
+            let forecast = |limits| predict(&site(), &policy, &[limited(limits), other.clone()]).unwrap().tenants;
             let [free, held] = [Limits::default(), limits].map(forecast);
             let name = policy.name();
             assert!(close(held[0].iops, 20_000.0, 0.05) && held[0].limited_by == LimitedBy::Limits, "{name}: {held:?}");

@@ -92,17 +92,13 @@ impl Setting {
         }
     }
 
-    /// The value nearest to the present one at which every promise seems to hold that can, by short plays. `None`: no value helps, or none of those that were tried.
+    /// The value nearest to the present one at which every promise seems to hold that can, by short plays. `None`: no
+    /// value helps, or none of those that were tried.
     ///
     /// A promise may depend on a setting in either direction, and fail at both ends (a drive held too short serves
     /// nobody), so a few values far apart are tried first, then those between the nearest that helps and its
     /// neighbour that does not.
-    pub(crate) fn nearest_kept(
-        self,
-        planner: &Planner<'_>,
-        policy: &PolicyConfig,
-        tenants: &[Tenant],
-    ) -> Option<u32> {
+    pub(crate) fn nearest_kept(self, planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<u32> {
         let present = self.get(policy)?;
         let kept = |value: u32| planner.seems_kept(&self.with(policy, value), tenants);
         let (low, high) = self.range(policy);

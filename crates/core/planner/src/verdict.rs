@@ -280,9 +280,8 @@ mod tests {
 
     #[test]
     fn a_verdict_follows_from_bound_percentile_and_alone_latency() {
-        let verdict = |target_us, p99_us, bound_us| {
-            Verdict::of(Nanos::from_micros(target_us), &forecast(p99_us, bound_us))
-        };
+        let verdict =
+            |target_us, p99_us, bound_us| Verdict::of(Nanos::from_micros(target_us), &forecast(p99_us, bound_us));
         assert_eq!(verdict(100, 50, Some(100)), Verdict::Certain);
         assert_eq!(verdict(100, 100, Some(101)), Verdict::Expected);
         assert_eq!(verdict(100, 100, None), Verdict::Expected);
@@ -295,7 +294,8 @@ mod tests {
     fn a_broken_promise_names_the_heaviest_neighbour() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 4), fake::best_effort("big", 64)];
         let each = [(1_000.0, 500), (10_000.0, 900), (200_000.0, 900)].map(|(iops, p99)| fake::forecast(iops, p99));
-        let forecast = Forecast { tenants: each.to_vec(), drive_utilization: 0.97, poller_utilization: 0.2, played_ios: 0 };
+        let forecast =
+            Forecast { tenants: each.to_vec(), drive_utilization: 0.97, poller_utilization: 0.2, played_ios: 0 };
         let promises = judge(&fake::site(), &tenants, &forecast);
         let [promise] = &promises[..] else { panic!("{promises:?}") };
         assert_eq!((promise.tenant, promise.verdict), (0, Verdict::NotKept));
@@ -310,7 +310,8 @@ mod tests {
     fn neighbours_that_are_alike_are_counted() {
         let tenants = [fake::guaranteed("db", 100), fake::best_effort("n1", 32), fake::best_effort("n2", 32)];
         let each = [(1_000.0, 500), (80_000.0, 900), (80_000.0, 900)].map(|(iops, p99)| fake::forecast(iops, p99));
-        let forecast = Forecast { tenants: each.to_vec(), drive_utilization: 0.5, poller_utilization: 0.2, played_ios: 0 };
+        let forecast =
+            Forecast { tenants: each.to_vec(), drive_utilization: 0.5, poller_utilization: 0.2, played_ios: 0 };
         let reason = &judge(&fake::site(), &tenants, &forecast)[0].reason;
         assert!(reason.ends_with("is for \"n1\", as much for each of 1 more like it"), "{reason}");
     }
@@ -319,8 +320,12 @@ mod tests {
     fn who_asks_for_more_than_its_own_limits_is_told_what_is_not_counted() {
         let limits = policy::Limits { rw_ios_per_sec: 1_000, ..policy::Limits::default() };
         let reason = |iops: f64| {
-            let forecast =
-                Forecast { tenants: vec![fake::forecast(iops, 50)], drive_utilization: 0.5, poller_utilization: 0.2, played_ios: 0 };
+            let forecast = Forecast {
+                tenants: vec![fake::forecast(iops, 50)],
+                drive_utilization: 0.5,
+                poller_utilization: 0.2,
+                played_ios: 0,
+            };
             judge(&fake::site(), &[Tenant { limits, ..fake::guaranteed("db", 100) }], &forecast).remove(0).reason
         };
         assert!(reason(999.0).ends_with("no limit can be given for the slowest"), "{}", reason(999.0));

@@ -24,8 +24,7 @@ impl Owner {
             let Some(drive) = self.drives.get(&id) else { continue };
             if let Some(profile) = profile_at_start(drive, &config) {
                 let was_there = |name: &str| drive.has_disk(name);
-                let refused =
-                    Admission::at_start(&config, &profile, &was_there, &drive.forecasts).refuse(&config);
+                let refused = Admission::at_start(&config, &profile, &was_there, &drive.forecasts).refuse(&config);
                 problems.extend(refused.err().into_iter().flat_map(|errors| errors.problems));
             }
             let on = |name: &str| {

@@ -6,11 +6,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use api::EventKind;
+use api::{DiskError, EventKind};
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 use confine::ThreadKind;
-use promises::forecasts::Forecasts;
+use promises::forecasts::{Asked, Forecasts};
 
 use crate::config_file::OwnFile;
 use crate::served_drive::{Common, ServedDrive, answer};
@@ -37,6 +37,9 @@ use runtime::threads;
 
 /// How often to look whether a keeper that ended has come again.
 const KEEPER_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often a command waits for forecasts at most: others may change what is served meanwhile.
+const ROUNDS: u32 = 8;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -233,6 +236,25 @@ impl Owner {
         // What was in flight is counted by now.
         self.metrics.record_last(tenants);
         lost
+    }
+
+    /// The forecasts that a command lacked, if it is to wait for them. Nothing of it was done then.
+    pub(crate) fn missing_for<T>(&self, done: &Result<T, DiskError>) -> Option<Vec<Asked>> {
+        let missing = self.common.forecasts.take_missing();
+        (done.is_err() && !missing.is_empty() && self.round < ROUNDS).then_some(missing)
+    }
+
+    /// Carries out a command once these are played.
+    pub(crate) fn carry_out_after(&self, missing: Vec<Asked>, command: Command) {
+        let (handle, round) = (self.common.handle.clone(), self.round + 1);
+        self.common.forecasts.play(missing, move || handle.tell(Command::Again(Box::new(command), round)));
+    }
+
+    /// Carries out a command that waited so often.
+    pub(crate) fn apply_again(&mut self, command: Command, round: u32) {
+        self.round = round;
+        self.apply(command);
+        self.round = 0;
     }
 }
 

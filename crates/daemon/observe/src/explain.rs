@@ -132,7 +132,8 @@ mod tests {
     fn foresight(text: &str) -> Foresight {
         let config = Config::parse(Path::new("ek.toml"), text).expect("good");
         let profile = Profile::by_name("p5800x").expect("built in");
-        let mut foresight = Foresight::new(&config, &profile, planning::policy(&config, &profile), &Forecasts::default());
+        let mut foresight =
+            Foresight::new(&config, &profile, planning::policy(&config, &profile), &Forecasts::default());
         for (id, tenant) in (1..).zip(&config.tenants) {
             foresight.set(TenantId(id), tenant, false);
         }

@@ -285,7 +285,9 @@ impl<'a> Assessment<'a> {
         match kind {
             Kind::Target => {
                 let target = self.question.tenants[tenant].target();
-                target.zip(self.judged.latency(tenant)).is_some_and(|(target, latency)| standing::is_within(latency, target))
+                target
+                    .zip(self.judged.latency(tenant))
+                    .is_some_and(|(target, latency)| standing::is_within(latency, target))
             }
             Kind::Floor => self.judged.floor(tenant).is_some_and(standing::is_enough),
         }
@@ -429,8 +431,7 @@ mod tests {
     fn a_target_that_a_refusal_names_is_accepted_when_it_is_tried() {
         const HEAVY: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = \"100k\"";
         let floor = |ios: &str| format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
-        let mut cases: Vec<(&str, String)> =
-            ["passthrough", "evenkeel"].map(|policy| (policy, String::new())).into();
+        let mut cases: Vec<(&str, String)> = ["passthrough", "evenkeel"].map(|policy| (policy, String::new())).into();
         cases.push(("evenkeel", floor("300k")));
         let mut named = 0;
         for (policy, floor) in cases {

@@ -60,7 +60,8 @@ pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced, forecasts: &Forecasts)
             let Some(tenant) = unplaced.on(name, at) else { continue };
             let others = sites.iter().map(|site| &*site.config);
             let judged = refuse_unjudged(tenant, site.config, others).map_err(str::to_owned);
-            match judged.and_then(|()| site.left_with(tenant, forecasts)).map(|left| Preference::of(site.config, left)) {
+            match judged.and_then(|()| site.left_with(tenant, forecasts)).map(|left| Preference::of(site.config, left))
+            {
                 Ok(found) if best.is_none_or(|(first, _)| found < first) => best = Some((found, at)),
                 Ok(_) => {}
                 Err(why) => unfit.push(format!("{}: {why}", site.config.device.name)),

@@ -100,7 +100,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What is said of searches that found less than there may be.
-const SEARCH_ENDED: &str = "the search for changes and settings ended at its limit of played commands: there may be more";
+const SEARCH_ENDED: &str =
+    "the search for changes and settings ended at its limit of played commands: there may be more";
 
 /// Plans for one drive.
 fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
@@ -145,8 +146,7 @@ fn make(
     let policies: Vec<PolicyReport> =
         each.clone().map(|(choice, outcome)| PolicyReport::new(choice, outcome, &rows)).collect();
     let first = each.clone().next().and_then(|(choice, outcome)| Some((choice, outcome.as_ref().ok()?)));
-    let floors =
-        first.map(|(choice, outcome)| FloorRow::all(config, (planner, choice, outcome))).unwrap_or_default();
+    let floors = first.map(|(choice, outcome)| FloorRow::all(config, (planner, choice, outcome))).unwrap_or_default();
     let advice = first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default();
     let prices = first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default();
     let solution = solve.then(|| solution_of(planner, config, choices, &rows).beside(&floors));

@@ -24,7 +24,8 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     /// Runs until enough is known; `None` if `is_over` said so before. It is asked once in each interval.
     pub(crate) fn run_within(mut self, effort: Effort, is_over: &dyn Fn() -> bool) -> Option<Report> {
         self.begin();
-        let mut is_cut = self.go_until(self.scenario.warmup.0, is_over, &|engine| engine.ios() >= effort.ios / WARMUP_OF);
+        let mut is_cut =
+            self.go_until(self.scenario.warmup.0, is_over, &|engine| engine.ios() >= effort.ios / WARMUP_OF);
         self.measure_from(self.now_ns);
         let end_ns = self.now_ns + self.scenario.duration.0;
         is_cut |= self.go_until(end_ns, is_over, &|engine| {

@@ -1,7 +1,7 @@
 //! A mix of tenants from a seed, for the planner and for the simulator.
 
-use fastrand::Rng;
 use engine::HostCosts;
+use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
 use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, Limits, PolicyConfig};
