@@ -10,7 +10,7 @@ use api::{DiskError, EventKind};
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 use confine::ThreadKind;
-use promises::forecasts::{Asked, Forecasts};
+use promises::forecasts::{self, Forecasts};
 
 use crate::config_file::OwnFile;
 use crate::served_drive::{Common, ServedDrive, answer};
@@ -80,7 +80,7 @@ impl Owner {
         let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
-        let forecasts = forecasts().context("can't start the thread that plays forecasts")?;
+        let forecasts = start_forecasts().context("can't start the thread that plays forecasts")?;
         let common =
             Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper, forecasts };
         if let Some(port) = &port {
@@ -239,13 +239,13 @@ impl Owner {
     }
 
     /// The forecasts that a command lacked, if it is to wait for them. Nothing of it was done then.
-    pub(crate) fn missing_for<T>(&self, done: &Result<T, DiskError>) -> Option<Vec<Asked>> {
+    pub(crate) fn missing_for<T>(&self, done: &Result<T, DiskError>) -> Option<Vec<forecasts::Asked>> {
         let missing = self.common.forecasts.take_missing();
         (done.is_err() && !missing.is_empty() && self.round < ROUNDS).then_some(missing)
     }
 
     /// Carries out a command once these are played.
-    pub(crate) fn carry_out_after(&self, missing: Vec<Asked>, command: Command) {
+    pub(crate) fn carry_out_after(&self, missing: Vec<forecasts::Asked>, command: Command) {
         let (handle, round) = (self.common.handle.clone(), self.round + 1);
         self.common.forecasts.play(missing, move || handle.tell(Command::Again(Box::new(command), round)));
     }
@@ -259,11 +259,11 @@ impl Owner {
 }
 
 /// Forecasts for the owner, and the thread that plays what is missing.
-fn forecasts() -> std::io::Result<Forecasts> {
+fn start_forecasts() -> std::io::Result<Forecasts> {
     let forecasts = Forecasts::default();
     let play = forecasts.player();
     let run = move || {
-        threads::enter_lowest(ThreadKind::Metrics);
+        threads::enter_lowest(ThreadKind::Forecasts);
         play();
     };
     std::thread::Builder::new().name("forecasts".into()).spawn(run)?;

@@ -45,7 +45,7 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("stats", "metrics"),
         ("metrics", "metrics"),
         ("verdicts", "metrics"),
-        ("forecasts", "metrics"),
+        ("forecasts", "forecasts"),
         ("live", "metrics"),
         ("doorbells", "doorbells"),
         ("log", "log"),
