@@ -385,14 +385,19 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         }
     }
 
-    /// Delivers the interrupts that a step raised.
+    /// Delivers the interrupts that a step raised, in the order of the poller's tenants.
     fn interrupt(&mut self, number: u16) {
-        for at in 0..self.nodes[usize::from(number)].tenants.len() {
-            let tenant = self.nodes[usize::from(number)].tenants[at].0;
+        let mut raised = self.meter.raised.take();
+        if raised.len() > 1 {
+            let tenants = &self.nodes[usize::from(number)].tenants;
+            raised.sort_by_key(|tenant| tenants.iter().position(|place| place.0 == *tenant));
+        }
+        for tenant in raised.drain(..) {
             if self.guests[usize::from(tenant)].interrupt(&mut self.asks) {
                 self.answer(tenant);
             }
         }
+        self.meter.raised.replace(raised);
     }
 
     /// Every 10 ms each poller's interval ends.

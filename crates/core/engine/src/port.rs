@@ -17,19 +17,23 @@ use crate::sabotage::Sabotage;
 
 /// The time that a poller has spent within the step that it is in: its operations happen one after another.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Cell<u64>);
+pub(crate) struct Meter {
+    now_ns: Cell<u64>,
+    /// Tenants for which interrupts were raised in this step.
+    pub(crate) raised: RefCell<Vec<u16>>,
+}
 
 impl Meter {
     pub(crate) fn set(&self, now_ns: u64) {
-        self.0.set(now_ns);
+        self.now_ns.set(now_ns);
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
-        self.0.get()
+        self.now_ns.get()
     }
 
     pub(crate) fn spend(&self, cost_ns: u64) {
-        self.0.set(self.0.get() + cost_ns);
+        self.now_ns.set(self.now_ns.get() + cost_ns);
     }
 }
 
@@ -443,6 +447,7 @@ impl Source for SimSource {
         let mut port = self.port.borrow_mut();
         let Port { vqs, ios, done, raised, .. } = &mut *port;
         let (first, last) = (usize::from(*self.vqs.start()), usize::from(*self.vqs.end()));
+        let was_empty = raised.is_empty();
         for vq in vqs[first..=last].iter_mut().filter(|vq| !vq.posting.is_empty()) {
             let at_ns = self.meter.now_ns() + self.costs.delivery_ns;
             self.meter.spend(self.costs.interrupt_ns);
@@ -453,6 +458,9 @@ impl Source for SimSource {
                     raised.push((vcpu, at_ns));
                 }
             }
+        }
+        if was_empty && !raised.is_empty() {
+            self.meter.raised.borrow_mut().push(self.tenant);
         }
     }
 

@@ -120,8 +120,7 @@ impl Measured {
         self.iops <= 0.0
     }
 
-    /// The tenant as if it had declared about what it did, so that a steady load is one question; `None` where it did
-    /// nothing. Who declared a rate is taken at its
+    /// The tenant as if it had declared what it did; `None` where it did nothing. Who declared a rate is taken at its
     /// rate; of others the commands outstanding count as the depth, and the rate where these are less than one.
     pub fn as_demand(&self, tenant: &Tenant) -> Option<Tenant> {
         if self.is_idle() {
@@ -130,24 +129,15 @@ impl Measured {
         let outstanding = self.outstanding();
         let is_rate = matches!(tenant.load, Load::Open { .. });
         let load = if is_rate || outstanding < DEPTH_MIN {
-            Load::Open { rate_iops: in_two_digits(self.iops) }
+            Load::Open { rate_iops: self.iops }
         } else {
-            Load::Closed { depth: in_two_digits(outstanding).round().clamp(1.0, 1e6) as u32 }
+            Load::Closed { depth: outstanding.round().clamp(1.0, 1e6) as u32 }
         };
         // Commands that move nothing (flush, discard) count as the smallest.
-        let len_bytes = ((in_two_digits(self.mean_len_bytes / 512.0).round().max(1.0)) as u64) * 512;
+        let len_bytes = ((self.mean_len_bytes / 512.0).round().max(1.0) as u64) * 512;
         let sizes = vec![Size { len_bytes, part: 1.0 }];
-        let read_share = (self.read_share * READ_STEPS).round() / READ_STEPS;
-        Some(Tenant { load, read_share: read_share.clamp(0.0, 1.0), sizes, ..tenant.clone() })
+        Some(Tenant { load, read_share: self.read_share.clamp(0.0, 1.0), sizes, ..tenant.clone() })
     }
-}
-
-/// Parts of all commands that are told apart as reads.
-const READ_STEPS: f64 = 20.0;
-
-fn in_two_digits(value: f64) -> f64 {
-    let unit = 10_f64.powf(value.max(1.0).log10().floor() - 1.0);
-    (value / unit).round() * unit
 }
 
 /// Finds why the tenant at index `broken` misses its target. `None` if it does not, or has no target.

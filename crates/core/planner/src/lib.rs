@@ -11,7 +11,7 @@
 //! | `floors` | whether the minimums of best-effort tenants fit: [`judge_floors`] |
 //! | `verdict` | which promises hold, and what prevents the others: [`judge`] |
 //! | `outcome` | forecast and verdict together, and what to compute: [`Outcome`], [`Planner`] |
-//! | `price` | what a promise costs other tenants: [`price`](price()), [`prices`] |
+//! | `price` | what a promise costs other tenants: [`prices`] |
 //! | `setting`, `advice` | the smallest change that makes promises hold: [`advise`], [`Change`] |
 //! | `solve` | settings at which every promise holds: [`solve`] |
 
@@ -41,7 +41,7 @@ pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use outcome::{Outcome, Planner};
 pub use play::{FULL, scenario};
-pub use price::{Price, price, prices};
+pub use price::{Price, prices};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};
 pub use verdict::{Obstacle, Promise, Verdict, judge};

@@ -47,7 +47,9 @@ impl<'a> Planner<'a> {
 
     /// With the engine. A play is cut off as soon as `is_over`: there is no answer then.
     pub fn within(site: &'a Site, is_over: &'a dyn Fn() -> bool) -> Self {
-        let model: Box<Model<'a>> = Box::new(|policy, tenants, means| forecast(site, policy, tenants, means));
+        let alone = RefCell::default();
+        let model: Box<Model<'a>> =
+            Box::new(move |policy, tenants, means| forecast(site, policy, tenants, means, &mut alone.borrow_mut()));
         let (known, questions, searched_ios) = Default::default();
         Self { site, model, is_over, known, questions, searched_ios }
     }

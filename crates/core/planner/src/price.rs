@@ -27,14 +27,14 @@ pub struct Price {
     pub looser_bytes_s: f64,
 }
 
-/// What each of the first promises costs: see [`price`].
+/// What each of the first promises costs, under a policy that holds others back for them. `outcome` is that of `policy`
+/// and `tenants`.
 pub fn prices(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Vec<Price> {
     (0..tenants.len()).filter_map(|tenant| price(planner, policy, tenants, outcome, tenant)).take(PRICED).collect()
 }
 
-/// What the promise to the tenant of that index costs, under a policy that holds others back for it; `None` under
-/// another, and where it was promised no latency. `outcome` is that of `policy` and `tenants`. Two short plays.
-pub fn price(
+/// What the promise to the tenant of that index costs: two short plays. `None` where it was promised no latency.
+fn price(
     planner: &Planner<'_>,
     policy: &PolicyConfig,
     tenants: &[Tenant],

@@ -92,7 +92,8 @@ impl Setting {
         }
     }
 
-    /// The value nearest to the present one at which every promise seems to hold that can, by short plays. `None`: no value helps, or none of those that were tried.
+    /// The value nearest to the present one at which every promise seems to hold that can, by short plays. `None`: no
+    /// value helps, or none of those that were tried.
     ///
     /// A promise may depend on a setting in either direction, and fail at both ends (a drive held too short serves
     /// nobody), so a few values far apart are tried first, then those between the nearest that helps and its

@@ -21,6 +21,8 @@ pub enum ThreadKind {
     Api,
     /// Reads the probes for metrics requests, and judges how tenants fare.
     Metrics,
+    /// Plays what will come of promises.
+    Forecasts,
     /// Looks at mapped doorbells.
     Doorbells,
     /// Writes the log.
@@ -414,13 +416,14 @@ const SURVIVOR: &[Call] = &[any(SYS_read), any(SYS_exit), any(SYS_exit_group)];
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 23] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
         Self::Client,
         Self::Api,
         Self::Metrics,
+        Self::Forecasts,
         Self::Doorbells,
         Self::Log,
         Self::Announce,
@@ -452,7 +455,8 @@ impl ThreadKind {
             Self::Drive => &[RUNTIME, PINS, DRIVE],
             Self::Api => &[RUNTIME, EVENTS, API, UNLISTEN],
             Self::Metrics => &[RUNTIME, FILES, METRICS],
-            Self::Doorbells | Self::Log | Self::Announce | Self::Manager | Self::Watchdog | Self::Trace => &[RUNTIME],
+            Self::Forecasts | Self::Doorbells | Self::Log | Self::Announce | Self::Manager => &[RUNTIME],
+            Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile | Self::Why => &[RUNTIME, FILES],
             Self::History => &[RUNTIME, FILES, HISTORY],
@@ -474,6 +478,7 @@ impl ThreadKind {
             Self::Client => "client",
             Self::Api => "api",
             Self::Metrics => "metrics",
+            Self::Forecasts => "forecasts",
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",

@@ -27,7 +27,6 @@ mod disk_zeroing;
 mod drive_hotplug;
 mod error_texts;
 mod file_apply;
-mod forecasting;
 mod log;
 mod namespace_changes;
 mod namespaces;

@@ -6,11 +6,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use api::EventKind;
+use api::{DiskError, EventKind};
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 use confine::ThreadKind;
-use promises::forecasts::Forecasts;
+use promises::forecasts::{self, Forecasts};
 
 use crate::config_file::OwnFile;
 use crate::served_drive::{Common, ServedDrive, answer};
@@ -34,6 +34,9 @@ use runtime::threads;
 
 /// How often to look whether a keeper that ended has come again.
 const KEEPER_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often a command waits for forecasts at most: others may change what is served meanwhile.
+const ROUNDS: u32 = 8;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -74,7 +77,7 @@ impl Owner {
         let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
-        let forecasts = forecasts().context("can't start the thread that plays forecasts")?;
+        let forecasts = start_forecasts().context("can't start the thread that plays forecasts")?;
         let common =
             Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper, forecasts };
         if let Some(port) = &port {
@@ -222,14 +225,33 @@ impl Owner {
         self.observer.record_last(tenants);
         lost
     }
+
+    /// The forecasts that a command lacked, if it is to wait for them. Nothing of it was done then.
+    pub(crate) fn missing_for<T>(&self, done: &Result<T, DiskError>) -> Option<Vec<forecasts::Asked>> {
+        let missing = self.common.forecasts.take_missing();
+        (done.is_err() && !missing.is_empty() && self.round < ROUNDS).then_some(missing)
+    }
+
+    /// Carries out a command once these are played.
+    pub(crate) fn carry_out_after(&self, missing: Vec<forecasts::Asked>, command: Command) {
+        let (handle, round) = (self.common.handle.clone(), self.round + 1);
+        self.common.forecasts.play(missing, move || handle.tell(Command::Again(Box::new(command), round)));
+    }
+
+    /// Carries out a command that waited so often.
+    pub(crate) fn apply_again(&mut self, command: Command, round: u32) {
+        self.round = round;
+        self.apply(command);
+        self.round = 0;
+    }
 }
 
 /// Forecasts for the owner, and the thread that plays what is missing.
-fn forecasts() -> std::io::Result<Forecasts> {
+fn start_forecasts() -> std::io::Result<Forecasts> {
     let forecasts = Forecasts::default();
     let play = forecasts.player();
     let run = move || {
-        threads::enter_lowest(ThreadKind::Metrics);
+        threads::enter_lowest(ThreadKind::Forecasts);
         play();
     };
     std::thread::Builder::new().name("forecasts".into()).spawn(run)?;

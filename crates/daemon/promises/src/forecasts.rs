@@ -1,7 +1,7 @@
 //! Answers to questions: known ones, and how others come to be.
 //!
-//! A play takes up to a second. The daemon's owner and whoever answers `stats` never play: they look up what is known,
-//! and one thread of the lowest priority plays the rest.
+//! A play takes up to a second. The daemon's owner and the thread that answers `stats` never play: they look up what is
+//! known, and one thread of the lowest priority plays the rest.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +27,15 @@ pub enum Asked {
     Remedies(Box<Question>),
     /// What promises cost others.
     Prices(Box<Question>),
+}
+
+impl Asked {
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Judged(one), Self::Judged(other)) | (Self::Prices(one), Self::Prices(other)) => one.is_like(other),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -101,7 +110,8 @@ impl Forecasts {
         Self { on_miss: OnMiss::Note, ..self.clone() }
     }
 
-    /// For answers that may lack a forecast: what is missing is there the next time.
+    /// For answers about measured loads, which may lack a forecast: that of about the same loads will do, and what is
+    /// missing is there the next time.
     #[must_use]
     pub fn wishing(&self) -> Self {
         Self { on_miss: OnMiss::Wish, ..self.clone() }
@@ -164,7 +174,10 @@ impl Forecasts {
     }
 
     fn ask(&self, asked: Asked) -> Option<Answer> {
-        let known = self.shared.find(&asked);
+        let known = match self.on_miss {
+            OnMiss::Wish => self.shared.find_by(&|known| known.is_like(&asked)),
+            OnMiss::Play | OnMiss::Note => self.shared.find(&asked),
+        };
         if known.is_some() {
             return known;
         }
@@ -197,7 +210,11 @@ impl Forecasts {
 
 impl Shared {
     fn find(&self, asked: &Asked) -> Option<Answer> {
-        lock(&self.known).iter().find(|(known, _)| known == asked).map(|(_, answer)| answer.clone())
+        self.find_by(&|known| known == asked)
+    }
+
+    fn find_by(&self, is_it: &dyn Fn(&Asked) -> bool) -> Option<Answer> {
+        lock(&self.known).iter().find(|(known, _)| is_it(known)).map(|(_, answer)| answer.clone())
     }
 
     /// Answers a question, unless it is known by now. Always `true`.

@@ -81,14 +81,23 @@ impl Judged {
     }
 }
 
-/// Where it can't be played, what the drive can't do for a tenant that has it alone is known still.
+/// Where it can't be played, what the drive can't do for a tenant that has it alone is known still: one short play for
+/// all tenants that are alike.
 fn impossible(planner: &Planner<'_>, tenants: &[Tenant]) -> Vec<Promise> {
-    let alone = |(index, tenant): (usize, &Tenant)| {
-        let outcome = planner.outcome(&PolicyConfig::Passthrough, std::slice::from_ref(tenant)).ok()?;
-        let promise = outcome.promises.into_iter().next()?;
-        matches!(promise.verdict, Verdict::Impossible { .. }).then_some(Promise { tenant: index, ..promise })
+    let mut known: Vec<(Tenant, Option<Promise>)> = Vec::new();
+    let mut alone = |tenant: &Tenant| {
+        let kind = Tenant { name: String::new(), ..tenant.clone() };
+        if let Some((_, promise)) = known.iter().find(|(known, _)| *known == kind) {
+            return promise.clone();
+        }
+        let outcome = planner.guess(&PolicyConfig::Passthrough, std::slice::from_ref(&kind));
+        let promise = outcome.and_then(|outcome| outcome.promises.into_iter().next());
+        known.push((kind, promise.clone()));
+        promise
     };
-    tenants.iter().enumerate().filter_map(alone).collect()
+    let promises = tenants.iter().enumerate().filter(|(_, tenant)| tenant.target().is_some());
+    let promises = promises.filter_map(|(at, tenant)| Some(Promise { tenant: at, ..alone(tenant)? }));
+    promises.filter(|promise| matches!(promise.verdict, Verdict::Impossible { .. })).collect()
 }
 
 /// The number of broken promises for which an acceptable target is searched.

@@ -37,6 +37,34 @@ pub struct Question {
     pub assumed: Vec<bool>,
 }
 
+/// Measured loads that differ by less than this fraction are one.
+const ALIKE: f64 = 0.1;
+
+impl Question {
+    /// Whether the other one's answer will do: all but the loads is equal, and these are about the same.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let pairs = || self.tenants.iter().zip(&other.tenants);
+        self.tenants.len() == other.tenants.len()
+            && pairs().all(|(one, other)| does_like(one, other))
+            && self.policy == other.policy
+            && self.site == other.site
+    }
+}
+
+fn does_like(one: &Tenant, other: &Tenant) -> bool {
+    let is_near = |one: f64, other: f64| (one - other).abs() <= ALIKE * one.max(other);
+    let loads = match (one.load, other.load) {
+        (Load::Closed { depth: one }, Load::Closed { depth: other }) => is_near(one.into(), other.into()),
+        (Load::Open { rate_iops: one }, Load::Open { rate_iops: other }) => is_near(one, other),
+        _ => false,
+    };
+    loads
+        && is_near(one.mean_len_bytes(), other.mean_len_bytes())
+        && (one.read_share - other.read_share).abs() <= ALIKE
+        && (&one.name, one.class, one.floor, one.limits) == (&other.name, other.class, other.floor, other.limits)
+        && (one.priority, one.vcpus) == (other.priority, other.vcpus)
+}
+
 /// The daemon's drive and host.
 pub fn site(profile: Profile) -> Site {
     Site { profile, costs: DAEMON }

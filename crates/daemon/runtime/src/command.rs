@@ -62,7 +62,7 @@ pub enum Command {
     OwnFile(Result<String, String>),
     /// A tenant of that name has no client any more.
     ClientLeft(String),
-    /// One that waited for forecasts, and how often it has.
+    /// A command that waited for forecasts, and how often it has.
     Again(Box<Self>, u32),
     /// Something happened on a drive.
     Happened(DriveId, Happening),

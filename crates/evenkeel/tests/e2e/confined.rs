@@ -43,6 +43,7 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("vhost-web", "client"),
         ("api", "api"),
         ("observer", "metrics"),
+        ("forecasts", "forecasts"),
         ("doorbells", "doorbells"),
         ("log", "log"),
         ("announce", "announce"),

@@ -31,7 +31,9 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
                 port.live = false;
                 port.abort(now_ns + RESET_NS);
                 drop(port);
-                self.interrupt(self.nodes_of[tenant].start);
+                if self.guests[tenant].interrupt(&mut self.asks) {
+                    self.answer(tenant as u16);
+                }
                 self.poke_all(tenant);
                 Some(now_ns + RESET_NS)
             }
