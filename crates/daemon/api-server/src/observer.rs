@@ -1,5 +1,6 @@
-//! The thread that reads the probes for `GET /live`, `/metrics` and `/v1/stats`. Pollers do no work for it, and no other
-//! request waits for it.
+//! The thread that reads the probes for `GET /live`, `/metrics` and `/v1/stats`.
+//!
+//! Pollers do no work for it, and no other request waits for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,15 +5,12 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::config::Config;
+use crate::config::ADDED_FILE;
 use crate::keys::STATE_DIR;
 use crate::problem::ConfigErrors;
 use crate::text_file::read_text;
 
 const HEAD: &str = "# Drives that `evenkeel drive add` added. Evenkeel writes this file.\n\n";
-
-/// In the state directory.
-const FILE_NAME: &str = "drives.toml";
 
 /// The last line, by which a file that was cut short is known.
 const END: &str = "# end of the drives";
@@ -42,7 +39,7 @@ impl AddedDrives {
     /// # Errors
     /// As [`AddedDrives::find`].
     pub fn in_directory(state_dir: &Path) -> Result<Self, ConfigErrors> {
-        let path = state_dir.join(FILE_NAME);
+        let path = state_dir.join(ADDED_FILE);
         if !path.exists() {
             return Ok(Self { path, sections: String::new() });
         }
@@ -104,13 +101,6 @@ impl AddedDrives {
     /// Where a drive that is added keeps its layout.
     pub fn layout_file(&self, name: &str) -> PathBuf {
         self.path.with_file_name(format!("layout-of-{name}.toml"))
-    }
-}
-
-impl Config {
-    /// Where drives stand that were added while a daemon ran.
-    pub fn added_file(&self) -> PathBuf {
-        self.state_dir.join(FILE_NAME)
     }
 }
 

@@ -19,6 +19,9 @@ use crate::profile::Profile;
 use crate::values::{Doorbells, WipeBy};
 use crate::view::{DEVICE_NAME, View};
 
+/// In the state directory: drives that were added while a daemon ran.
+pub(crate) const ADDED_FILE: &str = "drives.toml";
+
 /// What a configuration file that holds together says of one drive: all of it where there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -239,6 +242,11 @@ impl Config {
     /// Whether the drive was added while a daemon ran.
     pub fn is_added(&self) -> bool {
         self.marks.device.as_ref().is_some_and(|mark| mark.start >= self.view.declared_bytes)
+    }
+
+    /// Where drives stand that were added while a daemon ran.
+    pub fn added_file(&self) -> PathBuf {
+        self.state_dir.join(ADDED_FILE)
     }
 
     /// The file's name, as given.
