@@ -14,7 +14,7 @@ use crate::judged::{Judged, Remedies, limited};
 use crate::planning::Question;
 
 /// Answers that are kept, the latest ones.
-const KEPT: usize = 256;
+const KEPT: usize = 64;
 /// Wishes that wait at most.
 const WISHES: usize = 4;
 
