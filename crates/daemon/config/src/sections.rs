@@ -319,12 +319,15 @@ pub fn made_changes(old: &str, new: &str) -> Vec<KeyChange> {
     disk_changes(DiskKind::Tenant, &old, &new, false)
 }
 
+/// The remedy for a key's path, when a change of it counts, and its two values.
+type RemedyOf<'a> = &'a dyn Fn(&str, Changes, [Option<&str>; 2]) -> Option<&'static str>;
+
 /// The row of each key by its path, and the remedy where a change of its value can't be made at once.
 struct Rules<'a> {
     row: fn(&str) -> Option<&'static dyn Row>,
     /// Defaults follow from the section that the key is in.
     has_defaults: bool,
-    remedy: &'a dyn Fn(&str, Changes, [Option<&str>; 2]) -> Option<&'static str>,
+    remedy: RemedyOf<'a>,
 }
 
 fn changes(old: &Table, new: &Table, within: &str, rules: &Rules<'_>) -> Vec<KeyChange> {

@@ -287,7 +287,7 @@ const BANDWIDTH: Shaped<Bandwidth> =
     Shaped("whole MiB per second, `1MiB/s` to `1000000MiB/s`", bandwidth, ToString::to_string);
 const CPUS_OF_HOST: Shaped<Vec<u32>> =
     Shaped("a list of CPUs", |value| integers(0..=8191)(value), |cpus| format!("{cpus:?}"));
-const TENANT_NAMES: Shaped<Vec<Spanned<String>>> = Shaped("a list of tenants", names, sorted);
+const TENANT_NAMES: Shaped<Vec<Spanned<String>>> = Shaped("a list of tenants", names, |names| sorted(names));
 
 pub(crate) const VFIO_USER: &str = "vfio-user";
 pub(crate) const VHOST_USER_BLK: &str = "vhost-user-blk";
@@ -330,7 +330,7 @@ fn octal(mode: &u32) -> String {
 }
 
 /// The order in which tenants are named means nothing.
-fn sorted(names: &Vec<Spanned<String>>) -> String {
+fn sorted(names: &[Spanned<String>]) -> String {
     let mut names: Vec<&str> = names.iter().map(|name| name.get_ref().as_str()).collect();
     names.sort_unstable();
     format!("{names:?}")
