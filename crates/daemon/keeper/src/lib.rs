@@ -31,6 +31,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]
 
 pub mod args;
+mod bytes;
 pub mod clock;
 pub mod control;
 pub mod device;
@@ -100,7 +101,7 @@ pub fn can_resume(version: u64, unconfined: bool) -> bool {
             && thread.is_ok_and(|thread| thread.join().is_ok())
             && gate.is_ok_and(|gate| gate.begins_within(GATE_LIMIT))
     });
-    version == saved::VERSION && could_begin
+    version == bytes::VERSION && could_begin
 }
 
 /// What it has before it has anything to keep.

@@ -16,12 +16,12 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 
 use crate::args::{CAN_RESUME, RESUME};
+use crate::bytes::{VERSION, Writer};
 use crate::clock::now;
 use crate::control::Control;
 use crate::device::{Device, Held};
 use crate::log::line;
-use crate::saved::bytes::Writer;
-use crate::saved::{Carried, VERSION, finish};
+use crate::saved::{Carried, finish};
 use crate::store::Store;
 
 /// How long the new program may take to say whether it can go on.

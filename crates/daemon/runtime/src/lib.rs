@@ -21,6 +21,7 @@
 pub mod command;
 pub mod doorbell_scanner;
 pub mod drive;
+mod drive_trait;
 pub mod front_end;
 pub mod happening;
 pub mod iteration_times;

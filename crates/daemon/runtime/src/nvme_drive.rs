@@ -14,9 +14,8 @@ use io_model::{Nanos, Outcome, QueuePriority, WrrWeights};
 use nvme_driver::{Controller, PciDevice, VfioDescriptors, VfioDevice};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::drive::{Drive, Facts, ZeroRange};
+use crate::drive_trait::{Drive, Facts, SetWeights, ZeroRange};
 use crate::happening::{Happening, Teller};
-use crate::poller_thread::SetWeights;
 use crate::threads;
 
 /// A drive, and its thread until it runs.

@@ -16,6 +16,7 @@ use poller::{INTERVAL, Poller, Probe, Progress, Recorder, TenantSlot};
 use rustix::thread::CpuSet;
 
 use crate::doorbell_scanner::{self, DoorbellScanner, Doorbells, Sleeper};
+use crate::drive_trait::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::iteration_times::Stopwatch;
 use crate::poller_waker::{PollerWaker, Watch};
@@ -23,9 +24,6 @@ use crate::poller_watchdog::Pulses;
 use crate::{panics, threads};
 use observe::clock::Clock;
 use observe::cpu_waits::CountedPoller;
-
-/// Sets the weights of a drive's arbitration classes.
-pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);

@@ -5,11 +5,11 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Common, Device, Order, Slot, State};
+use crate::bytes::{Reader, Writer};
 use crate::clock::now;
 use crate::log::line;
 use crate::relay::Relay;
 use crate::relay::save::{restore_framing, save_framing};
-use crate::saved::bytes::{Reader, Writer};
 use crate::saved::{Carried, Found};
 use crate::store::File;
 

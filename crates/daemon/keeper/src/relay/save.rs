@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use client_socket::keeping::wire::{Framing, Gone};
 
 use super::{Client, Daemon, Discarded, Knows, Message, Relay, Reply, Unanswered};
-use crate::saved::bytes::{Reader, Writer};
+use crate::bytes::{Reader, Writer};
 
 impl<F> Relay<F> {
     /// Writes it, but for what is discarded. `number` of a descriptor is what it is found again by.

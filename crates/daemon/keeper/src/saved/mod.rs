@@ -1,16 +1,11 @@
 //! All that a keeper has, as bytes and numbers of descriptors: for the program that takes its place.
 
-pub mod bytes;
-
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::bytes::{Reader, VERSION, Writer};
 use crate::device::{Common, Device};
-use bytes::{Reader, Writer};
-
-/// Of what is saved. A program reads its own and those before.
-pub const VERSION: u64 = 1;
 
 /// What is to be gone on with.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::Store;
-use crate::saved::VERSION;
+use crate::bytes::VERSION;
 
 /// Two copies, of which one is in force: first the version and which one, then their places. What is never written
 /// takes no memory.

@@ -16,7 +16,7 @@ use ublk::{Device, Helper, Queue, Ring, Shape, Wanted, buffers};
 
 use super::Port;
 use super::ublk::{Order, Starting};
-use crate::drive::Facts;
+use crate::drive_trait::Facts;
 
 /// A poller that has not taken its queues on by then is stuck.
 const START_LIMIT: Duration = Duration::from_secs(5);

@@ -20,7 +20,7 @@ use super::virtio::VirtioQueues;
 use super::virtio_client::{self, VirtioClient};
 use super::virtio_lasting::Lasting;
 use super::{Port, Reached, Served, nvme};
-use crate::drive::Facts;
+use crate::drive_trait::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
 
 /// Has a guest's Format recorded; the answer is an order, [`recorded`](super::recorded).

@@ -21,7 +21,7 @@ use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 use super::Port;
 use super::virtio::{Order, Stopped, stopped_line};
 use super::virtio_lasting::Lasting;
-use crate::drive::Facts;
+use crate::drive_trait::Facts;
 use crate::panics;
 use crate::poller_waker::Watch;
 

@@ -17,7 +17,7 @@ use super::{
     BAR0, BAR4, CONFIG_SPACE, DOORBELLS_END, DOORBELLS_START, ERROR, EventFds, INTX, IRQ_TYPES, Lasting, MSIX, NSID,
     NvmeDevice, Order, REGIONS,
 };
-use crate::drive::Facts;
+use crate::drive_trait::Facts;
 use crate::front_end::{Making, budget};
 
 /// Data of one command at most (MDTS).

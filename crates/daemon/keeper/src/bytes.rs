@@ -1,4 +1,7 @@
-//! Numbers and bytes in a row.
+//! The form of what a keeper saves: numbers and bytes in a row.
+
+/// Of what is saved. A program reads its own and those before.
+pub const VERSION: u64 = 1;
 
 /// Writes them.
 #[derive(Debug, Default)]
