@@ -14,7 +14,7 @@ use std::time::Duration;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use client_socket::keeping::wire::{Framing, Gone, Said};
 use keeper::relay::{Limits, Relay};
-use keeper::saved::bytes::{Reader, Writer};
+use keeper::bytes::{Reader, Writer};
 
 use model::Model;
 

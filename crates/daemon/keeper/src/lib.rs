@@ -31,7 +31,7 @@
 #![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]
 
 pub mod args;
-mod bytes;
+pub mod bytes;
 pub mod clock;
 pub mod control;
 pub mod device;
