@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use client_socket::keeping::wire::{Framing, Gone, Said};
-use keeper::relay::{Limits, Relay};
 use keeper::bytes::{Reader, Writer};
+use keeper::relay::{Limits, Relay};
 
 use model::Model;
 

@@ -190,13 +190,14 @@ fn a_file_with_which_the_daemon_would_not_start_is_refused_with_its_line() {
     let home = Home::new();
     let drive = |profile: &str| HEAD.replace("create = true", &format!("create = true\nprofile = \"{profile}\""));
     let fast = drive("p5800x");
-    let db = tenant("db", "class = \"guaranteed\"\nlatency_target = \"60us\"");
+    let promised = |name: &str| tenant(name, "class = \"guaranteed\"\nlatency_target = \"60us\"");
+    let db = promised("db");
     home.configure(&format!("{}{}", fast, db));
     let daemon = home.serve();
     let before = export(&home);
     for (text, wanted) in [
         (format!("{}{}", fast, db.replace("8MiB", "4MiB")), "tenant \"db\" has 8MiB on the drive, not 4MiB"),
-        (format!("{}{}", drive("p3520"), db), "tenant \"db\" can't be promised 60us"),
+        (format!("{}{}{}", drive("p3520"), db, promised("new")), "tenant \"new\" can't be promised 60us"),
         (format!("{}{}", fast.replace("64MiB", "96MiB"), db), "has 64MiB, less than size = \"96MiB\""),
         (format!("{}{}", fast.replace("64MiB", "32MiB"), db), "has 32MiB, it had 64MiB before"),
         (format!("{}{}", fast, db.replace("8MiB", "8MiB\"\noffset = \"16MiB")), "is at 0 on the drive, not at 16MiB"),

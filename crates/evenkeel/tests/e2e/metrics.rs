@@ -216,6 +216,10 @@ fn a_broken_promise_is_told_with_whose_fault_it_is() {
          [tenant.demand]\nrw = \"randread\"\nbs = \"4k\"\n",
     );
     let daemon = home.serve();
+    // A forecast is played when it is first wanted.
+    wait_for("the forecast", || {
+        on_socket(&home, "GET /v1/stats?span_ms=0", "").contains("\"predicted\":{").then_some(())
+    });
     home.load("db", "--rw randread --bs 128k --iodepth 32 --size 8m --runtime 2s").expect_clean();
     let broken = "evenkeel_promise_broken{drive=\"device\",tenant=\"db\",culprit=\"own\",neighbour=\"\"}";
     scrape_for(&home, "the broken promise", |told| {

@@ -28,7 +28,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 fn configuration(dir: &Path, policy: &str) -> String {
     format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"memory\"\n\
          size = \"64MiB\"\n\
          [pollers]\nidle_after = \"1ms\"\n\
          [policy]\nname = \"{policy}\"\n[[tenant]]\nname = \"steady\"\nsize = \"4MiB\"\n"
