@@ -1,6 +1,6 @@
 //! A drive's disks, and what a command changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use api::{DiskError, Reason};
@@ -112,10 +112,10 @@ impl DriveState {
 
     /// Bytes that would be free with the disks of `config`.
     pub fn free_bytes_with(&self, config: &Config) -> u64 {
-        let placed: HashMap<&str, ()> =
-            self.layout().into_iter().flat_map(Layout::placements).map(|it| (it.name.as_str(), ())).collect();
+        let placed: HashSet<&str> =
+            self.layout().into_iter().flat_map(Layout::placements).map(|it| it.name.as_str()).collect();
         let free = self.layout().map_or(0, Layout::free_bytes);
-        let new = config.disks().filter(|(name, ..)| !placed.contains_key(name));
+        let new = config.disks().filter(|(name, ..)| !placed.contains(name));
         new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
     }
 
@@ -125,7 +125,8 @@ impl DriveState {
     /// There is no room for it.
     pub fn placed(&self, disk: &NewDisk) -> Result<Option<Layout>, DiskError> {
         let Some(recorded) = self.layout() else { return Ok(None) };
-        let there = recorded.placements().iter().filter(|it| self.disks.find(&it.name).is_some());
+        let names: HashSet<&str> = self.disks.iter().map(|(_, disk)| disk.name.as_str()).collect();
+        let there = recorded.placements().iter().filter(|it| names.contains(it.name.as_str()));
         let there = there.map(|it| Wanted {
             name: &it.name,
             size: io_model::units::Size(it.size_bytes()),
