@@ -275,7 +275,7 @@ impl ServedDrive {
 
     fn create_disk(&mut self, Proposal { config, tenant, section }: Proposal) -> Result<Disk, DiskError> {
         let name = tenant.name.clone();
-        let here = self.config().clone();
+        let here = self.state.shared_config();
         self.add(tenant, &here, Some(&section)).map_err(disk_error)?;
         self.take(config);
         self.find_disk(&name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)
@@ -332,7 +332,7 @@ impl ServedDrive {
         let has_grown = self.state.placement(name).is_some_and(|it| it.size_bytes() > had_bytes);
         if placed.is_err() && !has_grown {
             if is_remade {
-                self.remake(id, before, &self.config().clone())?;
+                self.remake(id, before, &self.state.shared_config())?;
             }
             return placed;
         }

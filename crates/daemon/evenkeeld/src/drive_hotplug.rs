@@ -364,7 +364,7 @@ impl ServedDrive {
                 &format!("{name}: it is not served before the daemon starts again: {error:#}"),
             );
         };
-        let config = self.config().clone();
+        let config = self.state.shared_config();
         for tenant in &config.tenants {
             let name = &tenant.name;
             if let Err(error) = self.serve_placed(tenant.clone(), &config) {

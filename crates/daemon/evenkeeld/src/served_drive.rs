@@ -172,7 +172,7 @@ impl ServedDrive {
     /// # Errors
     /// A tenant that can't be served, or a thread that can't be started.
     pub fn start_tenants(&mut self) -> Result<()> {
-        let config = self.state.config().clone();
+        let config = self.state.shared_config();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;

@@ -177,7 +177,7 @@ impl ServedDrive {
             Ok(None) => return Err(nobody(id)),
             Err(error) => return Err(failed(format!("{name:?} is served no more: {error:#}"))),
         };
-        let before = self.config().clone();
+        let before = self.state.shared_config();
         self.serve_placed(tenant, config).map_err(|error| match self.serve_placed(old, &before) {
             Ok(_) => {
                 let title = format!("{name:?} can't be served so: {error:#}");
@@ -195,7 +195,7 @@ impl ServedDrive {
     pub(crate) fn client_left(&mut self, name: &str) {
         let Some(id) = self.find_tenant(name) else { return };
         if self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id) {
-            self.follow(id, &self.config().clone());
+            self.follow(id, &self.state.shared_config());
         }
     }
 

@@ -127,14 +127,6 @@ pub enum Record {
     Withdraw(Layout),
 }
 
-impl Record {
-    /// The layout.
-    pub fn layout(&self) -> &Layout {
-        let (Self::Keep(layout) | Self::Withdraw(layout)) = self;
-        layout
-    }
-}
-
 /// What the daemon does, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct Effects {

@@ -52,6 +52,11 @@ impl DriveState {
         &self.config
     }
 
+    /// As [`config`](Self::config), to be kept while the state changes.
+    pub fn shared_config(&self) -> Arc<Config> {
+        Arc::clone(&self.config)
+    }
+
     /// The layout as recorded.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_deref()

@@ -118,8 +118,9 @@ impl World {
                 self.crash();
                 return Ok(false);
             }
-            self.recorded = record.layout().clone();
             self.count(if matches!(record, Record::Keep(_)) { "records" } else { "withdrawals" });
+            let (Record::Keep(layout) | Record::Withdraw(layout)) = record;
+            self.recorded = layout;
         }
         self.effects.extend(effects.then);
         Ok(true)
@@ -494,7 +495,7 @@ impl World {
         }
     }
 
-    /// In the end everything that is nobody's is free.
+    /// Once all jobs are done, every byte without a disk is free.
     fn end(&mut self) {
         self.crash();
         while let Some(effect) = self.effects.pop_front() {
