@@ -2,7 +2,6 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `blame` | what broke a promise |
 //! | `bound` | a latency that no command exceeds |
 //! | `demand` | the input: [`Tenant`], [`Load`], [`Site`] |
 //! | `figures` | a drive's performance figures, and those that policies need: [`drive_figures`] |
@@ -18,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 mod advice;
-mod blame;
 mod bound;
 mod demand;
 #[cfg(test)]
@@ -34,7 +32,6 @@ mod solve;
 mod verdict;
 
 pub use advice::{Advice, Change, advise, round_up};
-pub use blame::{Blame, Culprit, Evidence, Lateness, Measured, blame};
 pub use demand::{Load, Site, Size, Tenant};
 pub use figures::drive_figures;
 pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};
@@ -44,4 +41,4 @@ pub use play::{FULL, scenario};
 pub use price::{Price, prices};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};
-pub use verdict::{Obstacle, Promise, Verdict, judge};
+pub use verdict::{Obstacle, Promise, Verdict, judge, words};

@@ -251,7 +251,7 @@ impl<'a> Findings<'a> {
 }
 
 /// A time for people: three digits.
-pub(crate) fn words(time: Nanos) -> String {
+pub fn words(time: Nanos) -> String {
     let us = time.as_micros_f64();
     match us {
         _ if us < 100.0 => format!("{us:.1} µs"),

@@ -43,6 +43,11 @@ impl Percentile {
         f64::from(self.late_ppm) / f64::from(ALL_PPM)
     }
 
+    /// Whether more of `commands` were late than may be.
+    pub fn is_missed(self, late: u64, commands: u64) -> bool {
+        u128::from(late) * u128::from(ALL_PPM) > u128::from(commands) * u128::from(self.late_ppm)
+    }
+
     /// In percent.
     pub fn percent(self) -> f64 {
         f64::from(ALL_PPM - self.late_ppm) / 1e4

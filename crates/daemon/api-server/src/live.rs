@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use api::{Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, TenantRow};
+use api::{
+    Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, LiveVerdict, Moved, TenantRow,
+};
 use metrics::Verdict;
 use poller::TenantProbes;
 
@@ -146,11 +148,15 @@ fn tenant(row: &TenantRow, in_flight: u64, verdict: Option<&Verdict>, is_measure
         latency_percentile: row.latency_percentile,
         floor: row.floor.clone(),
         predicted_p99_ns: predicted.map(|predicted| ns(predicted.p99_us)),
+        verdict: verdict.filter(|_| row.latency_target_us.is_some() || row.floor.is_some()).map(|it| LiveVerdict {
+            span_ms: it.span_ms,
+            kept: it.kept,
+            at_percentile_ns: it.at_percentile_us.map(ns),
+            blame: it.blame.clone(),
+        }),
         moved,
         in_flight,
         latency,
-        kept: verdict.and_then(|verdict| verdict.kept),
-        blame: verdict.and_then(|verdict| verdict.blame.clone()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The thread that reads the probes for `GET /live`, `/metrics` and `/v1/stats`.
+//! The thread that reads the probes for `GET /live`, `/metrics` and `/v1/stats`, and judges promises.
 //!
 //! Pollers do no work for it, and no other request waits for it.
 
@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) struct Sources {
     pub(crate) daemon: Handle,
     pub(crate) clock: Clock,
-    verdicts: Verdicts,
+    pub(crate) verdicts: Verdicts,
     live: Live,
     scrape: Scrape,
 }
@@ -52,13 +52,14 @@ impl Observer {
     pub fn start(
         daemon: Handle,
         clock: Clock,
+        verdicts: Verdicts,
         events: Arc<EventLog>,
         state_dir: PathBuf,
         ledger: Ledger,
     ) -> Result<Self> {
         let (jobs, asked) = channel();
         let (live, scrape) = (Live::new(events, clock), Scrape::new(state_dir, clock, ledger));
-        let sources = Sources { daemon, clock, verdicts: Verdicts::new(clock), live, scrape };
+        let sources = Sources { daemon, clock, verdicts, live, scrape };
         let run = move || {
             threads::enter(ThreadKind::Metrics);
             panics::drill();
@@ -102,46 +103,36 @@ impl Observer {
 
 impl Sources {
     pub(crate) fn live(&mut self) -> Result<Arc<String>> {
-        self.verdicts.want();
         self.live.of_all(&self.daemon, &self.verdicts)
     }
 
     /// The inner error: there is no such tenant.
     pub(crate) fn live_of(&mut self, name: &str) -> Result<Result<String, DiskError>> {
-        self.verdicts.want();
         self.live.of(name, &self.daemon, &self.verdicts)
     }
 
     pub(crate) fn metrics(&mut self, format: Format) -> Result<Arc<String>> {
-        self.verdicts.want();
         self.scrape.text(format, &self.daemon, &self.verdicts)
     }
 
     fn answer_all(mut self, jobs: &Receiver<Job>) {
         loop {
-            match self.next(jobs) {
+            let is_fresh = self.live.is_fresh() || self.scrape.is_fresh();
+            let next_round = self.verdicts.patience();
+            match jobs.recv_timeout(if is_fresh { next_round.min(FRESH) } else { next_round }) {
                 Ok(job) => {
                     job(&mut self);
                     jobs.try_iter().for_each(|job| job(&mut self));
-                    // After the answers: it looks for causes, and may take a while.
-                    if self.verdicts.judge_if_due(&self.daemon).is_none() {
-                        return;
-                    }
                 }
-                Err(RecvTimeoutError::Timeout) => {
+                Err(RecvTimeoutError::Timeout) if FRESH <= next_round => {
                     self.live.forget();
                     self.scrape.forget();
                 }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            // After the answers: it looks for causes, and may take a while.
+            self.verdicts.judge_if_due(&self.daemon);
         }
-    }
-
-    /// The next job. Times out once nothing that was read is fresh any more.
-    fn next(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
-        if self.live.is_fresh() || self.scrape.is_fresh() {
-            return jobs.recv_timeout(FRESH);
-        }
-        jobs.recv().map_err(|_| RecvTimeoutError::Disconnected)
     }
 }

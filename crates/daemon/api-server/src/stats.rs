@@ -39,6 +39,7 @@ pub async fn stats(
         tokio::time::sleep(Duration::from_millis(span_ms)).await;
         marks
     };
-    let until = move |from: &mut Sources| Ok(marks.until(from.clock.now(), &from.daemon.describe()?));
+    let until =
+        move |from: &mut Sources| Ok(marks.until(from.clock.now(), &from.daemon.describe()?, from.verdicts.usuals()));
     asked.observer.ask(until).await.map(Json)
 }

@@ -88,15 +88,25 @@ pub struct LiveTenant {
     pub floor: Option<String>,
     /// The expected 99th percentile of latency, in nanoseconds. Absent if there is no model of the drive.
     pub predicted_p99_ns: Option<u64>,
+    /// The last verdict on the promise. Absent without a promise, and in the first seconds.
+    pub verdict: Option<LiveVerdict>,
     /// Throughput and errors in the span. Absent if there was no span.
     pub moved: Option<Moved>,
     /// Commands in flight at the drive.
     pub in_flight: u64,
     /// Latency of the commands completed in the span. Absent if there were none.
     pub latency: Option<LiveLatency>,
-    /// Whether the promise was kept over the last 5 s or longer, as of a few seconds ago. Absent without a promise, or
-    /// with fewer than 100 commands.
+}
+
+/// A verdict on a promise, with the figures of the span that was judged: the daemon judges every 5 s.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LiveVerdict {
+    /// Length of the span, in milliseconds: 5 s, or up to 300 s if there are fewer than 100 commands.
+    pub span_ms: u64,
+    /// Whether the promise was kept. Absent with too few commands to tell.
     pub kept: Option<bool>,
+    /// Latency at the promised percentile, in nanoseconds. Absent without a latency target or without commands.
+    pub at_percentile_ns: Option<u64>,
     /// What broke the promise, if it was broken.
     pub blame: Option<BlameRow>,
 }

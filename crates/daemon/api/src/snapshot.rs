@@ -143,7 +143,8 @@ pub struct TenantRow {
     pub hwqs: Vec<u16>,
     /// The model's prediction. Absent if the configuration names no drive profile, or the policy has no model.
     pub predicted: Option<Predicted>,
-    /// Whether enough commands met the target. Absent without a target or without commands.
+    /// Whether the promise was kept. Absent without a promise, or with too few commands to tell: fewer than 100 for a
+    /// 99th percentile.
     pub kept: Option<bool>,
     /// What broke the promise, if it was broken.
     pub blame: Option<BlameRow>,

@@ -80,7 +80,7 @@ impl Daemon {
         let begin = || threads::enter(ThreadKind::Client);
         let around = Surroundings { sink, begin, gate, on_client: Arc::new(on_client) };
         let owner = Owner::start(opened, handle.clone(), around, events)?;
-        let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, &queue));
+        let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, queue));
         Ok(Self { handle, thread: spawned.context("can't start the daemon's thread")? })
     }
 
@@ -99,7 +99,7 @@ impl Daemon {
 }
 
 /// Applies one command after the other, until it is told to stop.
-fn run(mut owner: Owner, queue: &Receiver<Command>) {
+fn run(mut owner: Owner, queue: Receiver<Command>) {
     threads::enter(ThreadKind::Owner);
     panics::drill();
     loop {
@@ -109,6 +109,8 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
         };
         match next {
             Some(Command::Stop(done)) => {
+                // Other threads that ask now are told so, and don't wait for an answer.
+                drop(queue);
                 let lost = owner.stop();
                 // The asking thread waits for it.
                 let _ = done.send(lost);

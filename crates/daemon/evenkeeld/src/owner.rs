@@ -25,6 +25,7 @@ use observe::clock::Clock;
 use observe::events::EventLog;
 use observe::summaries::{Around, Summaries};
 use observe::totals::{Ledger, Served};
+use observe::verdicts::Verdicts;
 use observe::why::Asker;
 use runtime::command::{Command, Handle};
 use runtime::front_end::Reached;
@@ -53,6 +54,8 @@ pub struct Owner {
     /// Drives that could not be had at the start.
     pub(crate) absent: Absent,
     notices: Notices,
+    /// Names of tenants whose promises fail.
+    broken_promises: Vec<String>,
     /// What the service manager was last told of what is served.
     told_status: String,
     /// Pollers that ran when they were last told whether they share cores.
@@ -86,10 +89,11 @@ impl Owner {
         let daemon = || common.handle.clone();
         let events = || Arc::clone(&common.events);
         let ledger = Ledger::open(opened.totals, Arc::clone(&common.around.sink));
-        let observer = Observer::start(daemon(), clock, events(), state_dir, ledger)?;
-        let sink = Arc::clone(&common.around.sink);
+        let sink = || Arc::clone(&common.around.sink);
+        let verdicts = Verdicts::new(clock, sink(), events());
+        let observer = Observer::start(daemon(), clock, verdicts, events(), state_dir, ledger)?;
         let summaries =
-            Summaries::start(history, Around { daemon: Box::new(daemon()), clock, events: events(), sink })?;
+            Summaries::start(history, Around { daemon: Box::new(daemon()), clock, events: events(), sink: sink() })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
         let traces = Traces::start(daemon())?;
         let asked = Asked::new(daemon(), events(), observer.clone(), asker, traces);
@@ -103,6 +107,7 @@ impl Owner {
             absent,
             own_file,
             notices,
+            broken_promises: Vec::new(),
             told_status: String::new(),
             told_pollers: 0,
             round: 0,
@@ -141,16 +146,13 @@ impl Owner {
         self.drives.iter().find(|(_, drive)| drive.config().device.name == name).map(|(id, drive)| (*id, drive))
     }
 
-    /// What to wait for a command at most, to look at promises in time, and for a keeper that comes again. Nobody is
-    /// watched where nobody was promised anything.
+    /// How long to wait for a command at most: a keeper may come again.
     pub fn patience(&self) -> Option<Duration> {
-        let keeper = self.common.keeper.iter().map(|_| KEEPER_PERIOD);
-        self.drives.values().filter_map(ServedDrive::patience).chain(keeper).min()
+        self.common.keeper.as_ref().map(|_| KEEPER_PERIOD)
     }
 
     /// After each command: what it may have led to.
     pub fn look_around(&mut self) {
-        self.drives.values_mut().for_each(ServedDrive::look_at_promises);
         if self.drives.values().all(|drive| drive.waiting.is_empty()) {
             self.when_served.drain(..).for_each(|done| answer(&done, ()));
         }
@@ -167,7 +169,7 @@ impl Owner {
         }
         if self.notices.are_wanted() {
             let missing: Vec<&str> = self.absent.drives.iter().map(|missing| missing.name()).collect();
-            let status = status::in_words(&self.drives.values().collect::<Vec<_>>(), &missing);
+            let status = status::in_words(&self.drives.values().collect::<Vec<_>>(), &self.broken_promises, &missing);
             if status != self.told_status {
                 self.notices.status(status.clone());
                 self.told_status = status;
@@ -202,6 +204,7 @@ impl Owner {
             Command::Record(name, reply) => reply(self.record(&name)),
             Command::StopRecording(tenant) => self.stop_recording(tenant),
             Command::WhenServed(done) => self.when_served.push(done),
+            Command::PromisesBroken(names) => self.broken_promises = names,
             Command::Describe(done) => answer(&done, self.drives.values().map(ServedDrive::view).collect()),
             // Ends the loop around this.
             Command::Stop(_) => {}

@@ -31,7 +31,6 @@ use crate::startup::{self, OpenedDrive};
 use crate::wipe_state::Wiper;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
-use observe::promises_watch::PromiseWatch;
 use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
 use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
@@ -108,7 +107,6 @@ pub struct ServedDrive {
     pub(crate) wiper: Wiper,
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
-    promises: PromiseWatch,
     clock: Clock,
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
@@ -128,7 +126,6 @@ impl ServedDrive {
         drive.report_to(teller.clone());
         let pollers = Pollers::new(drive, threads, clock);
         let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
-        let promises = PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events));
         Self {
             tenants: BTreeMap::new(),
             next_tenant,
@@ -142,7 +139,6 @@ impl ServedDrive {
             state: DriveState::new(config, layout.layout().cloned(), facts),
             layout_file: layout,
             policy,
-            promises,
             clock,
             teller,
             around,
@@ -181,24 +177,6 @@ impl ServedDrive {
         let coming: Vec<Coming> = config.tenants.iter().zip(parts).map(begin).collect::<Result<_>>()?;
         self.start_namespaces(&config)?;
         coming.into_iter().try_for_each(|coming| self.bring(coming))
-    }
-
-    /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
-    /// anything.
-    pub fn patience(&self) -> Option<Duration> {
-        let promised = self.tenants.values().any(|live| live.tenant.is_promised());
-        promised.then(|| self.promises.patience(self.clock.now()))
-    }
-
-    /// Holds what tenants got against their targets, if it is time to.
-    pub fn look_at_promises(&mut self) {
-        self.promises.look(self.clock.now(), self.pollers.board(), &self.foresight);
-    }
-
-    /// Tenants whose promises fail.
-    pub(crate) fn broken_promises(&self) -> impl Iterator<Item = &str> {
-        let names = self.promises.broken().filter_map(|id| self.tenants.get(&id));
-        names.map(|live| live.tenant.name.as_str())
     }
 
     /// Something happened here.

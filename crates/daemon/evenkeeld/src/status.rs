@@ -6,11 +6,11 @@ use crate::served_drive::ServedDrive;
 const NAMES_MAX: usize = 3;
 
 /// What is served, and what needs an operator's attention.
-pub fn in_words<'a>(all: &[&'a ServedDrive], missing: &[&'a str]) -> String {
+pub fn in_words(all: &[&ServedDrive], broken: &[String], missing: &[&str]) -> String {
     let drives = || all.iter().copied();
     let disks = drives().map(|drive| drive.state.disks().iter().count()).sum();
     let zeroing = drives().map(|drive| drive.waiting.len()).sum::<usize>();
-    let mut broken: Vec<&str> = drives().flat_map(ServedDrive::broken_promises).collect();
+    let mut broken: Vec<&str> = broken.iter().map(String::as_str).collect();
     broken.sort_unstable();
 
     let mut text = format!("Serving {} on {}", counted(disks, "disk"), counted(all.len(), "drive"));

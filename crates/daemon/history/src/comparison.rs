@@ -8,18 +8,6 @@ use crate::{Interval, Promise, Summary};
 /// An interval whose mean latency is this many times the usual one is slow.
 const SLOW: f64 = 1.5;
 
-/// A tenant whose load is this fraction above usual does something unusual.
-const GROWN: f64 = 0.5;
-
-/// What is less than this part of all that a drive does makes nobody wait.
-const MATTERS: f64 = 0.1;
-
-/// Pollers that wait longer than this part of the time for a CPU can make every hundredth command late.
-const STARVED: f64 = 0.01;
-
-/// Commands are weighed by the bytes they move, but at least by this many.
-const LEAST_BYTES: f64 = 4096.0;
-
 /// What one tenant did and got, over some intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Did {
@@ -68,11 +56,6 @@ impl Did {
     /// Whether nothing completed.
     pub fn is_idle(&self) -> bool {
         self.iops <= 0.0
-    }
-
-    /// What it asks of a drive: bytes per second, small commands counting as larger ones.
-    fn work(&self) -> f64 {
-        self.bytes_s.max(self.iops * LEAST_BYTES)
     }
 
     fn of(intervals: &[&Interval], tenant: &str, one_of: fn(Vec<u64>) -> u64) -> Self {
@@ -130,21 +113,10 @@ pub struct Spell {
     pub is_slow: Option<bool>,
     /// Intervals that count as usual.
     pub usual: usize,
+    /// The time that these cover, in ms.
+    pub usual_ms: u64,
     /// Other slow spells of the time that was asked for, in which it lost less.
     pub others: usize,
-}
-
-/// What was different.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// The tenant itself asked for more.
-    Own,
-    /// A neighbour did, by its index.
-    Neighbour(usize),
-    /// The pollers waited for CPUs.
-    Host,
-    /// The drive took longer although nobody asked for more.
-    Drive,
 }
 
 /// Why there is nothing to compare.
@@ -182,7 +154,7 @@ pub struct Comparison {
     pub starved: f64,
     /// The usual value of `starved`.
     pub usual_starved: Option<f64>,
-    /// Those that did something then, the one that did most more than usual first.
+    /// Those that did something then, by name.
     pub neighbours: Vec<Neighbour>,
 }
 
@@ -226,6 +198,7 @@ impl Comparison {
             of: asked.len(),
             is_slow: if slow.is_empty() { (has_target || own.len() > 1).then_some(false) } else { Some(true) },
             usual: usual.len(),
+            usual_ms: usual.iter().map(|it| u64::from(it.span_ms)).sum(),
             others: slow.len().saturating_sub(1),
         };
         let kept = of(newest, tenant).cloned().unwrap_or_default();
@@ -244,58 +217,9 @@ impl Comparison {
             neighbours: neighbours(then, tenant, did, did_usually),
         })
     }
-
-    /// What was different: the load of a tenant that grew, else the host or the drive. `None`: the data does not show
-    /// it, or the usual values are not known.
-    pub fn change(&self) -> Option<Change> {
-        self.grown().or_else(|| {
-            let usual = self.usual?;
-            if self.is_starved() {
-                return Some(Change::Host);
-            }
-            (self.then.served_ns > SLOW * usual.served_ns).then_some(Change::Drive)
-        })
-    }
-
-    /// Whether pollers waited for CPUs clearly longer than usual.
-    pub fn is_starved(&self) -> bool {
-        self.starved > STARVED && self.starved > 2.0 * self.usual_starved.unwrap_or(0.0)
-    }
-
-    /// The tenant whose load grew most, if any did.
-    pub fn grown(&self) -> Option<Change> {
-        let usual = self.usual?;
-        let all = self.then.work() + self.neighbours.iter().map(|it| it.then.work()).sum::<f64>();
-        let is_grown = |then: f64, usual: f64| {
-            let more = then - usual;
-            more > GROWN * usual && more > MATTERS * all
-        };
-        let heaviest = self.neighbours.first().filter(|it| is_grown(it.then.work(), it.usual_work()));
-        let own = self.then.work() - usual.work();
-        if is_grown(self.then.work(), usual.work()) && heaviest.is_none_or(|it| own >= it.growth()) {
-            return Some(Change::Own);
-        }
-        heaviest.map(|_| Change::Neighbour(0))
-    }
 }
 
-impl Neighbour {
-    /// Whether it does clearly more than usual; `false` where nothing is known of that.
-    pub fn is_grown(&self) -> bool {
-        self.usual.is_some_and(|usual| self.then.work() > (1.0 + GROWN) * usual.work())
-    }
-
-    fn usual_work(&self) -> f64 {
-        self.usual.as_ref().map_or(0.0, Did::work)
-    }
-
-    /// Without anything to compare with, all that it does.
-    fn growth(&self) -> f64 {
-        self.then.work() - self.usual_work()
-    }
-}
-
-/// All others that did something then, the one that grew most first.
+/// All others that did something then, by name.
 fn neighbours(
     then: &[&Interval],
     tenant: &str,
@@ -309,10 +233,8 @@ fn neighbours(
         then: did(name),
         usual: did_usually(name),
     };
-    let mut all: Vec<Neighbour> = names.collect::<BTreeSet<_>>().into_iter().map(neighbour).collect();
-    all.retain(|it| !it.then.is_idle());
-    all.sort_by(|one, other| other.growth().total_cmp(&one.growth()));
-    all
+    let all = names.collect::<BTreeSet<_>>().into_iter().map(neighbour);
+    all.filter(|it| !it.then.is_idle()).collect()
 }
 
 /// Intervals that follow each other and of which `is_one` holds.

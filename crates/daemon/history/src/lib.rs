@@ -38,7 +38,7 @@ mod past;
 mod store;
 mod summary;
 
-pub use comparison::{Change, Comparison, Did, Neighbour, NoComparison, Spell};
+pub use comparison::{Comparison, Did, Neighbour, NoComparison, Spell};
 pub use past::{Flaw, Past, read};
 pub use store::{Store, Written};
 pub use summary::{Interval, PastEvent, Promise, Summary};

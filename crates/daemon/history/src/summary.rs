@@ -1,5 +1,7 @@
 //! What is kept of each interval, and its bytes.
 
+use policy::Percentile;
+
 use crate::MOST_NAME_BYTES;
 
 /// What all tenants of one drive got in one interval.
@@ -85,7 +87,7 @@ impl Summary {
     /// Whether more commands were late than may be.
     pub fn misses(&self) -> bool {
         let Promise::Target { late_ppm, .. } = self.promise else { return false };
-        u128::from(self.late) * 1_000_000 > u128::from(self.commands()) * u128::from(late_ppm)
+        Percentile::from_late_ppm(late_ppm).is_missed(self.late.into(), self.commands())
     }
 
     /// Bytes both ways.

@@ -204,8 +204,12 @@ pub struct QueueReading {
 /// How a tenant fared over a span that ended lately.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
+    /// Length of the span, in ms.
+    pub span_ms: u64,
     /// 99th percentile of its latencies, in µs; `None`: nothing was asked.
     pub p99_us: Option<f64>,
+    /// Latency at the promised percentile, in µs. `None`: no promise, or nothing was asked.
+    pub at_percentile_us: Option<f64>,
     /// What the model says of it.
     pub predicted: Option<Predicted>,
     /// Whether its promise was kept; `None`: it has none, or asked too little to tell.

@@ -60,6 +60,8 @@ fn tenant(name: &str) -> TenantReading {
         figures: [Some(1.5); TenantFigure::COUNT],
         queues: vec![QueueReading { queue: 2, poller: 1, hwq: 3 }],
         verdict: Some(Verdict {
+            span_ms: 5_000,
+            at_percentile_us: Some(60.0),
             p99_us: Some(70.0),
             predicted: Some(predicted),
             kept: Some(false),

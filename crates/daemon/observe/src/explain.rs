@@ -6,13 +6,11 @@ use api::{HeldRow, PriceRow};
 use planner::{LimitedBy, Price, Tenant};
 
 use crate::cpu_waits::CpuUse;
-use crate::foresight::{A_LOT, Foresight, Observed};
+use crate::foresight::{Foresight, Observed};
+use crate::verdict::{A_LOT, VERY_STARVED};
 
 /// A tenant that waits for less than this fraction of a command's time is not limited by the policy.
 const WAITS: f64 = 0.1;
-/// A poller that waits for a CPU that part of the time keeps its tenants from as much, and has commands seem long with
-/// the drive.
-const STARVED: f64 = 0.1;
 /// A poller that moves commands in so much of the time does no more of them.
 const BUSY: f64 = 0.95;
 
@@ -81,7 +79,7 @@ impl Foresight {
         if waits && self.limits_reached(*id, row.iops, row.bw_bytes, measured.read_share) {
             return Some("limits");
         }
-        if spent.waited > STARVED {
+        if spent.waited > VERY_STARVED {
             return Some("cpu");
         }
         if !waits {
@@ -114,13 +112,14 @@ mod tests {
 
     use config::Config;
     use io_model::{Nanos, TenantId};
-    use planner::{Lateness, Measured};
+
     use promises::forecasts::Forecasts;
     use promises::planning;
     use ssd_model::Profile;
 
     use super::*;
     use crate::cpu_waits::Spent;
+    use crate::verdict::{Lateness, Measured};
 
     const FILE: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64MiB\"\n\
         [policy]\nname = \"evenkeel\"\n\

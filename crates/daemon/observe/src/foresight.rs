@@ -1,19 +1,18 @@
 //! What was said of the tenants beforehand, held against what they do.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use api::{BlameRow, Predicted, TenantRow};
+use api::{Predicted, TenantRow};
 use config::{Config, Tenant};
 use io_model::{Nanos, TenantId};
-use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
+use planner::Site;
 use policy::{Floor, Limits, PolicyConfig, TenantPriority};
 use promises::forecasts::Forecasts;
 use promises::planning::Question;
 use promises::{planning, words};
 use ssd_model::Profile;
 
-use crate::cpu_waits::CpuUse;
+use crate::verdict::{Measured, Party};
 
 /// What was measured of one tenant over a span.
 #[derive(Debug, Clone)]
@@ -63,9 +62,6 @@ impl Said {
         self.limits.as_deref().filter(|_| reaches(iops, ios) || reaches(bytes_s, bytes))
     }
 }
-
-/// A tenant that moves this fraction of all bytes harms others.
-pub const A_LOT: f64 = 0.3;
 
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
 /// out copies.
@@ -217,97 +213,11 @@ impl Foresight {
         }
     }
 
-    /// What needs no model: a time without a daemon, a drive that does not answer, and a tenant that is held by its own
-    /// limits.
-    fn plain_fault(&self, own: &Observed) -> Option<(&'static str, String)> {
-        let Observed { id, span, outage, row, measured, .. } = own;
-        if *outage > Nanos(0) {
-            let outage_ms = outage.as_micros_f64() / 1e3;
-            return Some(("host", format!("restart: for {outage_ms:.0} ms no daemon served it")));
-        }
-        if row.overdue > 0 {
-            let span_s = span.0 as f64 / 1e9;
-            return Some(("drive", format!("it has had {} commands for more than {span_s:.0} s", row.overdue)));
-        }
-        let is_waiting = row.waited_us > row.served_us;
-        let said = self.tenants.get(id).filter(|_| is_waiting)?;
-        let limits = said.held_by(row.iops, row.bw_bytes, measured.read_share)?;
-        Some(("own", format!("its commands wait {:.0} µs in its queue, since it is held to {limits}", row.waited_us)))
-    }
-
-    /// What keeps a tenant from its floor: another promise, or the drive. Tenants without a promise are throttled as
-    /// far as needed, so they don't.
-    fn short(&self, observed: &[Observed], own: &Observed) -> Option<BlameRow> {
-        let floor = own.row.floor.as_ref().filter(|_| own.row.latency_target_us.is_none())?;
-        let others = observed.iter().filter(|it| it.id != own.id);
-        let promised = others.filter(|it| it.row.floor.is_some() || it.row.latency_target_us.is_some());
-        let heaviest = promised.max_by(|one, other| one.row.bw_bytes.total_cmp(&other.row.bw_bytes));
-        let all_bytes: f64 = observed.iter().map(|it| it.row.bw_bytes).sum();
-        let heaviest = heaviest.filter(|it| it.row.bw_bytes > all_bytes * A_LOT);
-        let got =
-            format!("it got {:.0} commands a second and {:.1} MB/s of {floor}", own.row.iops, own.row.bw_bytes / 1e6);
-        Some(match heaviest {
-            Some(other) => BlameRow {
-                culprit: "neighbour".to_owned(),
-                neighbour: Some(other.row.name.clone()),
-                why: format!(
-                    "{got}, beside {:.0} MB/s of one that was promised something too",
-                    other.row.bw_bytes / 1e6
-                ),
-            },
-            None => BlameRow {
-                culprit: "drive".to_owned(),
-                neighbour: None,
-                why: format!("{got}, and the drive takes {:.0} µs for a command", own.row.served_us),
-            },
-        })
-    }
-
-    /// What breaks the promise to a tenant, if it is broken, and whether a forecast that is missing may change that.
-    /// `cpu`: what pollers used of the span.
-    pub fn blame(&self, observed: &[Observed], cpu: &CpuUse, broken: TenantId) -> (Option<BlameRow>, bool) {
-        let is_missing = Cell::new(false);
-        (self.find_cause(observed, cpu, broken, &is_missing), is_missing.get())
-    }
-
-    fn find_cause(
-        &self,
-        observed: &[Observed],
-        cpu: &CpuUse,
-        broken: TenantId,
-        is_missing: &Cell<bool>,
-    ) -> Option<BlameRow> {
-        let own = observed.iter().find(|it| it.id == broken)?;
-        let starved = cpu.most(&own.row.pollers).waited;
-        if let Some((culprit, why)) = self.plain_fault(own) {
-            return Some(BlameRow { culprit: culprit.to_owned(), neighbour: None, why });
-        }
-        if let Some(short) = self.short(observed, own) {
-            return Some(short);
-        }
-        let there = |Observed { id, measured, .. }: &Observed| Some((*id, self.tenants.get(id)?, *measured));
-        let there: Vec<_> = observed.iter().filter_map(there).collect();
-        let tenants: Vec<_> = there.iter().map(|(_, said, _)| said.asks.clone()).collect();
-        let assumed: Vec<_> = there.iter().map(|(_, said, _)| said.assumed).collect();
-        let measured: Vec<_> = there.iter().map(|(.., measured)| *measured).collect();
-        let planner = Planner::with_model(&self.site, |_, tenants| {
-            if !self.named {
-                return Err(Unmodelled::Drive);
-            }
-            let known = self.forecasts.outcome(&self.question(tenants));
-            is_missing.set(is_missing.get() || known.is_none());
-            known.unwrap_or(Err(Unmodelled::TooLong)).map(|outcome| outcome.forecast)
-        });
-        let broken = there.iter().position(|(id, ..)| *id == broken)?;
-        let evidence =
-            Evidence { policy: &self.policy, tenants: &tenants, assumed: &assumed, measured: &measured, starved };
-        let found = blame(&planner, evidence, broken)?;
-        let (culprit, neighbour) = match found.culprit {
-            Culprit::Own => ("own", None),
-            Culprit::Neighbour(at) => ("neighbour", there.get(at).map(|(_, said, _)| said.name.clone())),
-            Culprit::Drive => ("drive", None),
-            Culprit::Host => ("host", None),
-        };
-        Some(BlameRow { culprit: culprit.to_owned(), neighbour, why: found.why })
+    /// A tenant and its figures, as the evidence of a verdict has them; without usual values.
+    pub(crate) fn party(&self, Observed { id, row, measured, .. }: &Observed) -> Option<Party> {
+        let said = self.tenants.get(id)?;
+        let held_to = said.held_by(row.iops, row.bw_bytes, measured.read_share).map(str::to_owned);
+        let (asks, is_assumed) = (said.asks.clone(), said.assumed);
+        Some(Party { asks, is_assumed, held_to, now: *measured, usual: None })
     }
 }

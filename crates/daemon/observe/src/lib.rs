@@ -10,8 +10,11 @@
 //! | `snapshot` | what tenants and pollers did over a span |
 //! | `foresight` | what was said of tenants beforehand, held against what they do |
 //! | `explain` | what a promise costs others, and what limits best-effort tenants |
-//! | `verdicts` | which promises are kept, and what broke the others |
-//! | `promises_watch` | tells the log when a promise starts to fail |
+//! | `verdict` | the one judgement of a promise: kept or broken, by what, and what would help |
+//! | `blame` | the cause of a broken promise over a span of the probes |
+//! | `verdicts` | the last verdict on each tenant, every few seconds |
+//! | `promise_events` | tells the log when a promise starts to fail |
+//! | `usual` | what tenants usually do |
 //! | `summaries` | ten seconds at a time, in files |
 //! | `totals` | counters of `/metrics` that go on after a restart |
 //! | `why` | why a tenant was slow at some time |
@@ -19,15 +22,18 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "it has a clock and threads")]
 
+mod blame;
 pub mod clock;
 pub mod cpu_waits;
 pub mod events;
 pub mod explain;
 pub mod foresight;
-pub mod promises_watch;
+pub mod promise_events;
 pub mod snapshot;
 pub mod summaries;
 pub mod totals;
+pub mod usual;
+pub mod verdict;
 pub mod verdicts;
 pub mod why;
 
@@ -62,6 +68,8 @@ pub trait Daemon: Send + 'static {
     fn views(&self) -> Option<Vec<DriveView>>;
     /// The names of the disks that the configuration file declares. `None`: the daemon has ended.
     fn declared(&self) -> Option<BTreeSet<String>>;
+    /// The names of tenants whose promises fail have changed.
+    fn tell_broken(&self, names: Vec<String>);
     /// What a thread does first: it confines itself to what it is there for.
     fn begin(&self, kind: ThreadKind);
 }

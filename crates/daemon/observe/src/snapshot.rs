@@ -6,13 +6,15 @@ use std::sync::Arc;
 use api::{BoundRow, DriveHealth, DrivePolicy, PollerRow, Snapshot, TenantRow};
 use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
-use planner::{Lateness, Measured};
 use policy::{Bound, Percentile, RestsOn, TenantFigure};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
 use crate::DriveView;
+use crate::blame::blame;
 use crate::cpu_waits::{CpuUse, PollersMark};
 use crate::foresight::{Foresight, Observed};
+use crate::usual::Usuals;
+use crate::verdict::{self, Lateness, Measured};
 
 /// What a drive said last of its health, if it said anything.
 pub fn health_of(said: Option<&LastHealth>) -> Option<DriveHealth> {
@@ -110,8 +112,9 @@ impl Marks {
         Self { drives: DriveMarks::of_nobody(Nanos(0)), pollers: HashMap::new() }
     }
 
-    /// What happened from then until `now`, drive by drive. Of one that came since, everything.
-    pub fn until(&self, now: Nanos, views: &[DriveView]) -> Snapshot {
+    /// What happened from then until `now`, drive by drive. Of one that came since, everything. Causes of broken
+    /// promises compare it with `usuals`.
+    pub fn until(&self, now: Nanos, views: &[DriveView], usuals: &Usuals) -> Snapshot {
         let of = |drive: &DriveView| {
             let mark = self.drives.of(drive);
             let cpu = mark.cpu_use(now, &drive.board);
@@ -120,7 +123,7 @@ impl Marks {
                 policy: drive.foresight.policy().to_owned(),
                 health: health_of(drive.health.as_ref()),
             };
-            (policy, (mark.until(now, drive, &cpu), self.pollers_of(drive, &cpu)))
+            (policy, (mark.until(now, drive, &cpu, usuals), self.pollers_of(drive, &cpu)))
         };
         let (drives, of_each): (Vec<_>, Vec<_>) = views.iter().map(of).unzip();
         let (tenants, pollers): (Vec<_>, Vec<_>) = of_each.into_iter().unzip();
@@ -173,12 +176,12 @@ impl Mark {
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
-    fn until(&self, now: Nanos, drive: &DriveView, cpu: &CpuUse) -> Vec<TenantRow> {
+    fn until(&self, now: Nanos, drive: &DriveView, cpu: &CpuUse, usuals: &Usuals) -> Vec<TenantRow> {
         let foresight = &drive.foresight;
         let mut observed = self.measure(now, &drive.board, foresight);
         foresight.predict(&mut observed);
         foresight.explain(&mut observed, cpu);
-        let blame = |tenant: &Observed| foresight.blame(&observed, cpu, tenant.id).0;
+        let blame = |tenant: &Observed| blame(foresight, &observed, cpu, usuals, tenant.id).0;
         let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
         let blamed: Vec<_> = observed.iter().map(|tenant| is_broken(tenant).then(|| blame(tenant)).flatten()).collect();
         let row = |(tenant, blame): (Observed, _)| TenantRow { blame, drive: drive.name.to_string(), ..tenant.row };
@@ -243,13 +246,17 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         Percentile::P99 => latencies.p99_ns,
         percentile => Percentiles::one_between(old_counts, counts, percentile.quantile()),
     });
-    let overdue = old.in_flight().saturating_sub(completed);
-    let kept = match target {
-        Some(target) if overdue > 0 && span > target => Some(false),
-        Some(target) => at_percentile.map(|took_ns| took_ns <= target.0),
-        None => is_floor_kept(probes.figure(TenantFigure::Floor), (new.latency_sum_ns - old.latency_sum_ns, span)),
-    };
     let (violations, stalled) = (new.violations - old.violations, new.stalled - old.stalled);
+    let at_percentile = promise.zip(at_percentile).map(|((target, percentile), took_ns)| {
+        verdict::narrowed(took_ns, target, percentile.is_missed(violations, completed))
+    });
+    let overdue = old.in_flight().saturating_sub(completed);
+    let kept = match promise {
+        Some((target, _)) if overdue > 0 && span > target => Some(false),
+        Some((_, percentile)) => verdict::is_kept(percentile, completed, violations),
+        None => is_floor_kept(probes.figure(TenantFigure::Floor), (new.latency_sum_ns - old.latency_sum_ns, span))
+            .filter(|_| completed >= verdict::enough_commands(Percentile::P99)),
+    };
     let part = |count: u64| count as f64 / completed.max(1) as f64;
     let measured = Measured {
         iops: completed as f64 / seconds,

@@ -43,7 +43,7 @@ function showDetail(detail) {
   looked.upper = detail.upper_ns;
   const { tenant } = detail;
   const [state, words] = stateOf(tenant, []);
-  setText(element("detail-state"), state === "broken" ? `${words}, ${faultInFull(tenant.blame)}` : `Promise: ${words}`);
+  setText(element("detail-state"), state === "broken" ? `${words}, ${faultInFull(tenant.verdict.blame)}` : `Promise: ${words}`);
   drawHeat(tenant.target_ns);
   showFacts(detail);
 }

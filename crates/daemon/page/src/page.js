@@ -9,15 +9,15 @@ let timer = 0;
 
 function headline(live) {
   const promised = live.tenants.filter((tenant) => tenant.target_ns !== null);
-  const broken = promised.filter((tenant) => tenant.kept === false);
+  const broken = promised.filter(isBroken);
   if (broken.length) {
-    const [first, ...others] = broken.toSorted((one, other) => Number(!one.blame) - Number(!other.blame));
+    const [first, ...others] = broken.toSorted((one, other) => Number(!one.verdict.blame) - Number(!other.verdict.blame));
     const more = others.length ? `; ${others.length} more: ${others.slice(0, 5).map((it) => it.name).join(", ")}` : "";
     const ellipsis = others.length > 5 ? " …" : "";
-    return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.blame)}${more}${ellipsis}`, first.blame?.why ?? ""];
+    return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.verdict.blame)}${more}${ellipsis}`, first.verdict.blame?.why ?? ""];
   }
   if (!promised.length) return ["none", "Nobody was promised a latency.", ""];
-  const open = promised.filter((tenant) => tenant.kept === null);
+  const open = promised.filter((tenant) => (tenant.verdict?.kept ?? null) === null);
   // Too few of its commands are back to tell, or none.
   const unclear = open.filter((tenant) => tenant.moved?.iops > 0 || tenant.in_flight > 0).length;
   const idle = open.length - unclear;

@@ -46,15 +46,15 @@ function keepHistories(live) {
 function hurtBy(live) {
   const hurts = new Map();
   for (const tenant of live.tenants) {
-    if (tenant.kept !== false || !tenant.blame?.neighbour) continue;
-    const victims = hurts.get(tenant.blame.neighbour) ?? [];
-    hurts.set(tenant.blame.neighbour, [...victims, tenant.name]);
+    if (!isBroken(tenant) || !tenant.verdict.blame?.neighbour) continue;
+    const culprit = tenant.verdict.blame.neighbour;
+    hurts.set(culprit, [...(hurts.get(culprit) ?? []), tenant.name]);
   }
   return hurts;
 }
 
 function sortTenants(live, hurts) {
-  const rank = (tenant) => (tenant.kept === false ? 0 : hurts.has(tenant.name) ? 1 : 2);
+  const rank = (tenant) => (isBroken(tenant) ? 0 : hurts.has(tenant.name) ? 1 : 2);
   const moved = (tenant) => tenant.moved?.bytes_per_second ?? 0;
   const key = live.tenants.map((tenant) => `${tenant.name} ${rank(tenant)}`).join("\n");
   const isInUse = element("tenants").matches(":hover, :focus-within");
@@ -114,12 +114,13 @@ function fillRow(tenant, hurts) {
   const victims = hurts.get(tenant.name) ?? [];
   const [state, words] = stateOf(tenant, victims);
   row.node.dataset.state = state;
-  const who = tenant.kept === false ? fault(tenant.blame) : victims.length ? `hurts ${victims.join(", ")}` : "";
+  const who = isBroken(tenant) ? fault(tenant.verdict.blame) : victims.length ? `hurts ${victims.join(", ")}` : "";
   const { latency: took, moved } = tenant;
   setText(row.name, tenant.name);
   setText(row.labels, labelsOf(tenant));
   setText(row.drive, tenant.drive);
   setText(row.state, words);
+  row.state.title = judgedOver(tenant);
   setText(row.who, who);
   setText(row.p50, latency(took?.p50_ns));
   setText(row.p99, latency(took?.p99_ns));

@@ -58,10 +58,23 @@ function fault(blame) {
   }
 }
 
+const isBroken = (tenant) => tenant.verdict?.kept === false;
+
+/// The span of a verdict and its percentile, for who points at it.
+function judgedOver(tenant) {
+  const { verdict } = tenant;
+  if (!verdict) return "";
+  const percentile = tenant.latency_percentile ? `${tenant.latency_percentile}th percentile over` : "over";
+  return `${percentile} the last ${duration(Math.round(verdict.span_ms / 1e3))} that were judged`;
+}
+
 /// How a tenant fares, in a word for the style and words for people.
 function stateOf(tenant, hurts) {
-  if (tenant.kept === false) return ["broken", "✗ BROKEN"];
-  const state = hurts.length ? "hurting" : tenant.kept ? "kept" : "quiet";
-  if (tenant.target_ns === null) return [state, "none made"];
-  return [state, tenant.kept ? "✓ kept" : "idle"];
+  const took = tenant.verdict?.at_percentile_ns;
+  const figure = took ? `: ${latency(took)}` : "";
+  if (isBroken(tenant)) return ["broken", `✗ BROKEN${figure}`];
+  const isKept = tenant.verdict?.kept === true;
+  const state = hurts.length ? "hurting" : isKept ? "kept" : "quiet";
+  if (tenant.target_ns === null && !tenant.floor) return [state, "none made"];
+  return [state, isKept ? `✓ kept${figure}` : "idle"];
 }

@@ -72,6 +72,8 @@ pub enum Command {
     StopRecording(TenantId),
     /// Answered once no tenant waits for its range to be zeroed.
     WhenServed(Sender<()>),
+    /// The tenants whose promises fail have changed: their names.
+    PromisesBroken(Vec<String>),
     /// What is said of the tenants that are there now, of each drive.
     Describe(Sender<Vec<DriveView>>),
     /// Complete what is in flight and end; answered with the commands that drives never answered.
@@ -92,6 +94,10 @@ impl observe::Daemon for Handle {
     fn declared(&self) -> Option<BTreeSet<String>> {
         let disks = self.ask_disks(|reply| DiskCommand::List(None, reply)).ok()?;
         Some(disks.into_iter().filter(|disk| disk.declared).map(|disk| disk.name).collect())
+    }
+
+    fn tell_broken(&self, names: Vec<String>) {
+        self.tell(Command::PromisesBroken(names));
     }
 
     fn begin(&self, kind: ThreadKind) {

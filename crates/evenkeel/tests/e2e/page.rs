@@ -44,7 +44,7 @@ fn what_a_guest_does_is_seen_live() {
     assert!(db["moved"]["iops"].as_f64().unwrap() > 0.0 && db["moved"]["bytes_per_second"].as_u64().unwrap() > 0);
     assert!(db["latency"]["p50_ns"].as_u64().unwrap() <= db["latency"]["p99_ns"].as_u64().unwrap());
     let batch = tenant(&seen, "batch");
-    assert_eq!((&batch["latency"], &batch["weight"], &batch["kept"]), (&Value::Null, &7.into(), &Value::Null));
+    assert_eq!((&batch["latency"], &batch["weight"], &batch["verdict"]), (&Value::Null, &7.into(), &Value::Null));
     assert_eq!(batch["moved"]["iops"], 0.0);
     daemon.stop();
 }

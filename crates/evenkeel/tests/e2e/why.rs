@@ -106,8 +106,9 @@ fn the_neighbour_that_made_a_tenant_slow_is_named_and_still_after_a_restart() {
         assert!(grew && !steady, "{told:#}");
         let mean = |when: &str| told[when]["mean_us"].as_f64().unwrap();
         assert!(mean("then") > mean("usual"), "{told:#}");
+        // Less than a minute is no baseline for a limit.
         let remedies = told["remedies"].as_array().unwrap();
-        assert!(remedies.iter().any(|it| it["what"].as_str().unwrap().contains("hold \"batch\" to")), "{told:#}");
+        assert!(!remedies.iter().any(|it| it["what"].as_str().unwrap().contains("hold \"batch\"")), "{told:#}");
     };
     check(&told);
     daemon.stop();

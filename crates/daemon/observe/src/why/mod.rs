@@ -1,8 +1,10 @@
 //! Why a tenant was slow at some time: answered from the summaries that are kept, on a thread of its own.
 
-mod model;
-mod remedies;
+mod evidence;
 mod story;
+
+#[cfg(test)]
+pub(crate) use story::tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
