@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use api::{Rest, Snapshot, StatsAsked};
 use load::value::BlockSizes;
 use load::{JobResult, JobSpec, Options, Patience, Rw, Sample, Target};
 use serde::Serialize;
@@ -72,7 +71,6 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    bound_us: Option<f64>,
     violations: Option<u64>,
     /// Whether the 99th percentile met the target. `None`: there is no target.
     kept: Option<bool>,
@@ -126,8 +124,7 @@ fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &Atomi
     if let Some(error) = results.iter().find_map(|result| result.error.as_ref().map(|error| (&result.target, error))) {
         bail!("tenant {}: {}", error.0, error.1);
     }
-    let snapshot = Rest::new(api::api_path(server.dir())).stats(StatsAsked::default())?;
-    let tenants = names.iter().map(|name| row(name, &results, &snapshot, args)).collect();
+    let tenants = names.iter().map(|name| row(name, &results, args)).collect();
     server.stop()?;
     Ok(Phase { policy, scenario, tenants })
 }
@@ -152,7 +149,7 @@ fn job(rw: Rw, block_bytes: u64, iodepth: u16, numjobs: u16, seconds: u64) -> Jo
     }
 }
 
-fn row(name: &str, results: &[JobResult], snapshot: &Snapshot, args: &Args) -> Row {
+fn row(name: &str, results: &[JobResult], args: &Args) -> Row {
     let mut totals = load::stats::Totals::default();
     let mut runtime_ns = 1;
     for result in results.iter().filter(|result| result.target == name) {
@@ -164,7 +161,6 @@ fn row(name: &str, results: &[JobResult], snapshot: &Snapshot, args: &Args) -> R
     let latency = all.lat();
     let us = |percentile: f64| latency.percentile_ns(percentile) as f64 / 1000.0;
     let guaranteed = name == DB;
-    let served = snapshot.tenants.iter().find(|tenant| tenant.name == name);
     let p99_us = us(99.0);
     Row {
         name: name.into(),
@@ -176,7 +172,6 @@ fn row(name: &str, results: &[JobResult], snapshot: &Snapshot, args: &Args) -> R
         p50_us: us(50.0),
         p99_us,
         p999_us: us(99.9),
-        bound_us: served.and_then(|tenant| tenant.bound_us),
         violations: guaranteed.then(|| latency.count_above(args.target_us * 1000)),
         kept: guaranteed.then_some(p99_us <= args.target_us as f64),
     }
@@ -251,7 +246,7 @@ impl Progress {
 }
 
 fn print(report: &Report, target_us: u64) {
-    let heading = ["", "mean µs", "p50", "p99", "p99.9", "bound", "late", "promise", "neighbours MB/s"];
+    let heading = ["", "mean µs", "p50", "p99", "p99.9", "late", "promise", "neighbours MB/s"];
     let rows = report.phases.iter().filter_map(|phase| {
         let db = phase.tenants.first()?;
         let noise: f64 = phase.tenants.iter().skip(1).map(|tenant| tenant.bw_bytes).sum();
@@ -262,7 +257,6 @@ fn print(report: &Report, target_us: u64) {
             table::micros(db.p50_us),
             table::micros(db.p99_us),
             table::micros(db.p999_us),
-            db.bound_us.map_or("-".into(), table::micros),
             table::count(db.violations.unwrap_or(0) as f64),
             kept.into(),
             if phase.scenario == "alone" { "-".into() } else { format!("{:.0}", noise / 1e6) },
@@ -271,10 +265,7 @@ fn print(report: &Report, target_us: u64) {
     let rows: Vec<Vec<String>> = rows.collect();
     println!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n");
     println!("{}", table::layout(&heading, &rows));
-    println!(
-        "bound: what the policy vouches for at the end with a drive that serves waiting commands in order; this one\n\
-         hashes addresses to its units, so that some take longer. late: reads over the target."
-    );
+    println!("late: reads over the target.");
     let is_broken = |phase: &&Phase| phase.tenants.first().and_then(|db| db.kept) == Some(false);
     let broken = report.phases.iter().filter(is_broken).map(|phase| phase.policy);
     let broken: Vec<&str> = broken.filter(|policy| *policy != "passthrough").collect();

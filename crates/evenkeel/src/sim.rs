@@ -28,6 +28,11 @@ pub struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
 
+    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
+    /// order.
+    #[arg(long)]
+    verbose: bool,
+
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -70,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
     } else {
-        write!(out, "{}", show::text(&scenario, &outcome))?;
+        write!(out, "{}", show::text(&scenario, &outcome, args.verbose))?;
     }
     out.flush()?;
     match runs.iter().map(|report| report.violations).sum::<u64>() {

@@ -23,6 +23,11 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     interval: u64,
 
+    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
+    /// order. Drives that hash addresses to their units exceed them.
+    #[arg(long)]
+    verbose: bool,
+
     /// Print JSON, one object per interval.
     #[arg(long)]
     json: bool,
@@ -52,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
                 }
             };
             writeln!(out, "policy {policies}, over {} ms; latencies in µs", snapshot.span_ms)?;
-            writeln!(out, "{}", table::stats(&snapshot))?;
+            writeln!(out, "{}", table::stats(&snapshot, args.verbose))?;
             for drive in &snapshot.drives {
                 let Some(health) = &drive.health else { continue };
                 writeln!(out, "drive {}: {}", drive.drive, table::health(health))?;

@@ -100,11 +100,11 @@ fn numbers(numbers: impl Iterator<Item = usize>) -> String {
     all.chunk_by(|one, next| one + 1 == *next).map(run).collect::<Vec<_>>().join(",")
 }
 
-/// The table of `evenkeel stats`.
-pub fn stats(snapshot: &Snapshot) -> String {
+/// The tables of `evenkeel stats`. `verbose`: with the in-order bounds and their terms.
+pub fn stats(snapshot: &Snapshot, verbose: bool) -> String {
     let heading = [
-        "tenant", "class", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "bound", "late",
-        "errors", "pollers", "HWQs",
+        "tenant", "class", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "late", "errors",
+        "pollers", "HWQs",
     ];
     let row = |t: &TenantRow| {
         vec![
@@ -118,7 +118,6 @@ pub fn stats(snapshot: &Snapshot) -> String {
             micros(t.p99_us),
             micros(t.p999_us),
             micros(t.p9999_us),
-            t.bound_us.map_or("-".into(), micros),
             t.latency_target_us.map_or("-".into(), |_| t.violations.to_string()),
             t.errors.to_string(),
             numbers(t.pollers.iter().copied()),
@@ -126,8 +125,9 @@ pub fn stats(snapshot: &Snapshot) -> String {
         ]
     };
     let mut text = layout(&heading, &snapshot.tenants.iter().map(row).collect::<Vec<_>>());
-    for (name, bound) in snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.bound.as_ref()?))) {
-        text += &format!("{name}: {}\n", grounds(bound));
+    for (row, bound) in snapshot.tenants.iter().filter_map(|t| Some((t, t.bound.as_ref()?))).filter(|_| verbose) {
+        let vouched = row.bound_us.map_or("none now".into(), |us| format!("{} µs", micros(us)));
+        text += &format!("{}: in-order bound {vouched}; {}\n", row.name, grounds(bound));
     }
     text + &foreseen(snapshot) + &prices(snapshot)
 }
@@ -188,7 +188,7 @@ fn foreseen(snapshot: &Snapshot) -> String {
     text
 }
 
-/// What a bound rests on, in a line.
+/// The terms of a bound, in a line. It holds for drives that serve waiting commands in order.
 fn grounds(bound: &BoundRow) -> String {
     let cap = match bound.best_effort_cap {
         Some(cap) if bound.engaged => format!("at most {cap:.0} best-effort commands of 4 KiB in flight"),
@@ -197,7 +197,7 @@ fn grounds(bound: &BoundRow) -> String {
     let published = bound.omega.zip(bound.published_us);
     let published = published.map(|(omega, us)| format!("; as published (Ω = {omega:.0}): {} µs", micros(us)));
     format!(
-        "bound rests on R = {}/s, L_h = {} µs, {cap}{}",
+        "it rests on R = {}/s, L_h = {} µs, {cap}{}",
         count(bound.r_iops),
         micros(bound.l_h_us),
         published.unwrap_or_default()

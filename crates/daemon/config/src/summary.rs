@@ -63,8 +63,10 @@ pub struct DeviceSummary {
     pub size_bytes: u64,
     /// The file will be created.
     pub to_create: bool,
-    /// What it is or is taken for.
+    /// The drive's profile.
     pub profile: String,
+    /// The configuration names no profile: this one only gives the policy its settings, and no promise is checked.
+    pub profile_assumed: bool,
     /// HWQs, if the file says.
     pub queues: Option<u16>,
 }
@@ -187,6 +189,7 @@ impl Summary {
                 size_bytes: host.device.size_bytes,
                 to_create: host.to_create,
                 profile: config.device.profile.name(),
+                profile_assumed: !config.device.profile_named,
                 queues: config.device.queues,
             },
             policy: PolicySummary::new(&config.policy),
@@ -388,9 +391,16 @@ impl fmt::Display for Summary {
             "drive    {}: {} {}",
             device.name,
             device.backend,
-            device.path.as_deref().unwrap_or(&device.profile)
+            device.path.as_deref().unwrap_or(if device.profile_assumed { "drive" } else { &device.profile })
         )?;
         writeln!(f, ", {} ({} free)", Size(device.size_bytes), Size(self.free_bytes))?;
+        if device.profile_assumed {
+            writeln!(
+                f,
+                "profile  none named: settings are those of a {}, and promises aren't checked",
+                device.profile
+            )?;
+        }
         write!(f, "policy   {}", self.policy.name)?;
         match self.policy.parameters() {
             parameters if parameters.is_empty() => {}

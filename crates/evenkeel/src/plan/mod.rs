@@ -66,6 +66,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_parser = plot::parse_path)]
     plot: Option<PathBuf>,
 
+    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
+    /// order.
+    #[arg(long)]
+    verbose: bool,
+
     /// Print JSON, one object per drive.
     #[arg(long)]
     json: bool,
@@ -91,7 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if args.json {
             writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
         } else {
-            write!(out, "{}{}", if at > 0 { "\n" } else { "" }, text::show(&report))?;
+            write!(out, "{}{}", if at > 0 { "\n" } else { "" }, text::show(&report, args.verbose))?;
         }
         is_good &= report.is_good();
     }

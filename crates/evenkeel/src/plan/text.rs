@@ -18,8 +18,9 @@ const NAME_MAX: usize = 16;
 /// What is left of their ends then.
 const NAME_END: usize = 6;
 
-/// Everything in the order in which it is read: what was asked, what comes of it, what to do.
-pub fn show(report: &Report) -> String {
+/// Everything in the order in which it is read: what was asked, what comes of it, what to do. `verbose`: with the
+/// in-order bounds.
+pub fn show(report: &Report, verbose: bool) -> String {
     let mut text = drive(&report.drive);
     for warning in &report.warnings {
         text += &paragraph("warning  ", warning);
@@ -27,7 +28,7 @@ pub fn show(report: &Report) -> String {
     text += "\n";
     text += &demands(&report.tenants);
     for policy in &report.policies {
-        text += &under(policy);
+        text += &under(policy, verbose);
     }
     text += LEGEND;
     if let Some(policy) = report.policies.first() {
@@ -43,9 +44,9 @@ pub fn show(report: &Report) -> String {
 
 const LEGEND: &str = "\n\
     Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of\n\
-    100 commands don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the\n\
-    p99, or for another percentile. It holds for certain where the bound is within it, is expected to where only\n\
-    the percentile is, and is NOT KEPT where that is above.\n";
+    100 commands don't exceed. A promise is a limit for the p99, or for another percentile. It is expected to hold\n\
+    where that percentile is within it, holds for certain where the slowest possible command of a drive that serves\n\
+    waiting commands in order is (--verbose shows that bound), and is NOT KEPT where the percentile is above.\n";
 
 fn drive(drive: &Drive) -> String {
     let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };
@@ -85,7 +86,7 @@ fn demands(tenants: &[TenantRow]) -> String {
 }
 
 /// What comes of it under one policy.
-fn under(policy: &PolicyReport) -> String {
+fn under(policy: &PolicyReport, verbose: bool) -> String {
     let mut title = policy.policy.to_owned();
     title += if policy.configured { " (as configured)" } else { "" };
     title += &policy.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
@@ -104,19 +105,22 @@ fn under(policy: &PolicyReport) -> String {
         promise.map_or("-".to_owned(), verdict)
     };
     let row = |own: &ForecastRow| {
-        let cells = vec![
+        let mut cells = vec![
             table::count(own.iops),
             format!("{:.0}", own.bandwidth_bytes_s / 1e6),
             table::micros(own.mean_us),
             table::micros(own.p99_us),
-            own.bound_us.map_or("-".to_owned(), table::micros),
             limit(own.limited_by).to_owned(),
             verdict(&own.tenant),
         ];
+        if verbose {
+            cells.push(own.bound_us.map_or("-".to_owned(), table::micros));
+        }
         (own.tenant.clone(), cells)
     };
-    let heading = ["tenant", "IOPS", "MB/s", "mean µs", "p99 µs", "bound µs", "held back by", "promise"];
-    format!("\n{title}: {busy}\n{}", grouped(&heading, &[0, 6, 7], policy.tenants.iter().map(row)))
+    let heading = ["tenant", "IOPS", "MB/s", "mean µs", "p99 µs", "held back by", "promise", "in-order bound µs"];
+    let heading = &heading[..if verbose { 8 } else { 7 }];
+    format!("\n{title}: {busy}\n{}", grouped(heading, &[0, 5, 6], policy.tenants.iter().map(row)))
 }
 
 fn verdict(promise: &PromiseRow) -> String {

@@ -7,21 +7,23 @@ use scenario::{Scenario, ScenarioTenant};
 use super::Outcome;
 use crate::table::{self, count, layout, micros, of_commands, span};
 
-/// Everything.
-pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
+/// Everything. `verbose`: with the in-order bounds.
+pub fn text(scenario: &Scenario, outcome: &Outcome<'_>, verbose: bool) -> String {
     let mut text = String::new();
     for report in outcome.runs {
-        text += &run(scenario, report);
+        text += &run(scenario, report, verbose);
         text += "\n";
     }
     if outcome.runs.len() > 1 {
         text += &comparison(scenario, outcome.runs);
         text += "\n";
     }
-    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; \
-             bound: what the policy\n\
-             vouches for, with the drive; over: I/Os that took longer; kept: as many I/Os within the promise as it is\n\
-             for, 99 % where it says no other percentage, and no I/O failed";
+    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; kept: as many I/Os within\n\
+             the promise as it is for, 99 % where it says no other percentage, and no I/O failed";
+    if verbose {
+        text += "; bound: the longest time in a\n\
+                 drive that serves waiting commands in order; over: I/Os that took longer";
+    }
     if names_percentile(outcome.runs) {
         text += "; at promise: what so many of them took\n\
                  at most";
@@ -43,15 +45,15 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
     text
 }
 
-fn run(scenario: &Scenario, report: &Report) -> String {
+fn run(scenario: &Scenario, report: &Report, verbose: bool) -> String {
     let seconds = report.duration_ns as f64 / 1e9;
     let mut text = format!(
         "{} on {}, layout {}: {seconds} s, seed {}, {} I/Os\n",
         report.policy, report.drive, report.layout, report.seed, report.simulated_ios
     );
     let mut heading = vec![
-        "tenant", "promise", "IOPS", "MB/s", "mean µs", "p50", "p95", "p99", "p99.9", "p99.99", "stddev", "bound",
-        "over", "late", "errors", "slowdown",
+        "tenant", "promise", "IOPS", "MB/s", "mean µs", "p50", "p95", "p99", "p99.9", "p99.99", "stddev", "late",
+        "errors", "slowdown",
     ];
     let each = || report.tenants.iter().zip(&scenario.tenants);
     let mut rows: Vec<Vec<String>> = each().map(|(row, tenant)| cells(row, promise(tenant, report))).collect();
@@ -68,8 +70,14 @@ fn run(scenario: &Scenario, report: &Report) -> String {
             cells.insert(FLOOR_COLUMN, part.map_or("-".into(), of_floor));
         }
     }
+    if verbose {
+        heading.extend(["bound", "over"]);
+        rows.iter_mut().zip(&report.tenants).for_each(|(cells, row)| cells.extend(bound(row)));
+    }
     text += &layout(&heading, &rows);
-    text += &exceeded(report);
+    if verbose {
+        text += &exceeded(report);
+    }
     let slowdowns = report.fairness_index.zip(report.max_slowdown);
     if let Some((fairness, slowdown)) = slowdowns {
         text += &format!("fairness index {fairness:.3}, largest slowdown {slowdown:.2}; ");
@@ -90,7 +98,6 @@ fn cells(row: &TenantReport, promise: String) -> Vec<String> {
     let latency = &row.latency;
     let seen = |ns: f64| if latency.count > 0 { micros(ns / 1e3) } else { "-".into() };
     let us = |ns: u64| seen(ns as f64);
-    let bound = row.bound.as_ref().and_then(|bound| bound.vouched_ns);
     vec![
         row.name.clone(),
         promise,
@@ -103,17 +110,18 @@ fn cells(row: &TenantReport, promise: String) -> Vec<String> {
         us(latency.p999_ns),
         us(latency.p9999_ns),
         seen(latency.stddev_ns),
-        bound.map_or("-".into(), us),
-        // Counted against the bound of its time; one that was in force earlier may be gone at the end.
-        if row.bound.as_ref().is_some_and(|bound| bound.vouched_ns.is_some()) || row.over_bound > 0 {
-            row.over_bound.to_string()
-        } else {
-            "-".into()
-        },
         row.target_ns.map_or("-".into(), |_| row.over_target.to_string()),
         row.errors.to_string(),
         row.slowdown.map_or("-".into(), |slowdown| format!("{slowdown:.2}")),
     ]
+}
+
+/// The in-order bound, and the I/Os that took longer. These are counted against the bound of their time; it may be gone
+/// at the end.
+fn bound(row: &TenantReport) -> [String; 2] {
+    let vouched_ns = row.bound.as_ref().and_then(|bound| bound.vouched_ns);
+    let over = (vouched_ns.is_some() || row.over_bound > 0).then(|| row.over_bound.to_string());
+    [vouched_ns.map_or("-".into(), |ns| micros(ns as f64 / 1e3)), over.unwrap_or("-".into())]
 }
 
 /// Whether a promise is for other than 99 of 100 I/Os: no other column may show what it is judged by.
@@ -292,8 +300,7 @@ mod tests {
     fn a_bound_that_nobody_vouches_for_is_not_shown() {
         let shown = |corrected_ns, vouched_ns, over_bound| {
             let bound = Some(BoundReport { published_ns: Some(9_000), corrected_ns, vouched_ns });
-            let row = TenantReport { bound, over_bound, ..row(None) };
-            cells(&row, String::new())[11..13].to_vec()
+            super::bound(&TenantReport { bound, over_bound, ..row(None) })
         };
         assert_eq!(shown(None, None, 0), ["-", "-"]);
         assert_eq!(shown(Some(7_000), Some(7_000), 2), ["7.0", "2"]);

@@ -28,9 +28,6 @@ fn the_demo_tells_four_phases() {
             }
             assert_eq!(row["latency_target_us"].is_number(), guaranteed, "{row}");
             assert_eq!(row["violations"].is_u64(), guaranteed, "{row}");
-            // Whether a promise is kept may be the host's doing; that it is vouched for, and by whom, is ours.
-            let vouched = guaranteed && policy != "passthrough";
-            assert_eq!(row["bound_us"].as_f64().is_some_and(|bound_us| bound_us > 0.0), vouched, "{row}");
             let kept = row["latency_target_us"].as_f64().map(|target_us| row["p99_us"].as_f64().unwrap() <= target_us);
             assert_eq!(row["kept"].as_bool(), kept, "{row}");
         }

@@ -96,7 +96,7 @@ fn people_get_tables_that_explain_themselves() {
     for words in [
         "p5800x",
         "passthrough (as configured)",
-        "bound, which none exceeds",
+        "--verbose shows that bound",
         "1 at a time *\n",
         "* Assumed: nobody said what 1 of 42 tenants will ask for",
         "NOT KEPT",
