@@ -87,19 +87,12 @@ pub(crate) struct Doorbell {
     claimed: Cell<u32>,
     /// What the poller was last told of these two.
     told: Cell<u32>,
-    /// From when the guest must ring by an exit.
-    exits: Cell<Exits>,
-}
-
-/// From when a doorbell must be an exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Exits {
-    /// The poller sees it by itself.
-    #[default]
-    Never,
-    /// From this time on, once: the poller sleeps until then.
-    Once(u64),
-    Always,
+    /// Whether the poller may fetch from the VQ.
+    live: Cell<bool>,
+    /// Every ring must be an exit.
+    always_exits: bool,
+    /// From this time on the guest must ring by an exit, once. `u64::MAX`: the poller sees it by itself.
+    exits_from_ns: Cell<u64>,
 }
 
 impl Doorbell {
@@ -115,15 +108,11 @@ impl Doorbell {
 
     /// Whether to ring by an exit at `now_ns`; the others need not any more, where once is enough.
     pub(crate) fn take_exit(&self, now_ns: u64) -> bool {
-        match self.exits.get() {
-            Exits::Never => false,
-            Exits::Always => true,
-            Exits::Once(from_ns) if now_ns >= from_ns => {
-                self.exits.set(Exits::Never);
-                true
-            }
-            Exits::Once(_) => false,
+        let exits = now_ns >= self.exits_from_ns.get();
+        if exits {
+            self.exits_from_ns.set(u64::MAX);
         }
+        exits || self.always_exits
     }
 }
 
@@ -159,7 +148,6 @@ pub(crate) struct Port {
     pub(crate) done: Vec<VecDeque<(u64, u32)>>,
     /// vCPUs that an interrupt was raised for in this step, and when it arrives.
     pub(crate) raised: Vec<(u16, u64)>,
-    pub(crate) live: bool,
     /// Rings doorbells for commands that aren't there.
     pub(crate) rogue: bool,
     /// Commands fetched since the start.
@@ -173,27 +161,36 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32, kick: Kick) -> Self {
         let (vcpus, vqs) = (vcpus.max(1), vqs.max(1));
-        // A loop sleeps until it is rung for the first time.
-        let exits = match kick {
-            Kick::Never => Exits::Never,
-            Kick::Asleep => Exits::Once(0),
-            Kick::Always => Exits::Always,
+        let doorbell = || Doorbell {
+            live: Cell::new(true),
+            always_exits: kick == Kick::Always,
+            // A loop sleeps until it is rung for the first time.
+            exits_from_ns: Cell::new(if kick == Kick::Asleep { 0 } else { u64::MAX }),
+            ..Doorbell::default()
         };
         Self {
             vqs: (0..=vqs).map(|_| Vq::default()).collect(),
-            doorbells: (0..=vqs).map(|_| Doorbell { exits: Cell::new(exits), ..Doorbell::default() }).collect(),
+            doorbells: (0..=vqs).map(|_| doorbell()).collect(),
             vq_of: (0..vcpus).map(|vcpu| vcpu % vqs + 1).collect(),
             ios: Vec::new(),
             free: Vec::new(),
             depth: depth.max(1),
             done: vec![VecDeque::new(); usize::from(vcpus)],
             raised: Vec::new(),
-            live: true,
             rogue: false,
             fetched: 0,
             seen: 0,
             seen_since_ns: None,
         }
+    }
+
+    /// Whether the poller may fetch.
+    pub(crate) fn is_live(&self) -> bool {
+        self.doorbells[0].live.get()
+    }
+
+    pub(crate) fn set_live(&self, live: bool) {
+        self.doorbells.iter().for_each(|doorbell| doorbell.live.set(live));
     }
 
     /// The VQ that each vCPU submits to.
@@ -302,8 +299,9 @@ impl Port {
 
     /// For the one who watches out for starvation.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Queue> {
-        self.vqs.iter().map(|vq| {
-            let next_blocks = vq.waiting.front().filter(|_| self.live).map_or(0, |&id| self.ios[id as usize].blocks());
+        let is_live = self.is_live();
+        self.vqs.iter().map(move |vq| {
+            let next_blocks = vq.waiting.front().filter(|_| is_live).map_or(0, |&id| self.ios[id as usize].blocks());
             Queue { next_blocks, ahead_blocks: vq.ahead_blocks, served: vq.fetched + vq.completed }
         })
     }
@@ -324,6 +322,8 @@ pub(crate) struct SimSource {
     pub(crate) probe: Arc<Probe>,
     /// The VQs that its poller serves.
     pub(crate) vqs: RangeInclusive<u16>,
+    /// The same, a bit for each: asked for at every look.
+    pub(crate) vq_bits: u128,
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
     pub(crate) sabotage: Sabotage,
@@ -345,11 +345,9 @@ impl SimSource {
 const ROGUE_CLAIM: u32 = 1_000;
 
 impl Source for SimSource {
+    #[inline]
     fn live_vqs(&self) -> u128 {
-        let port = self.port.borrow();
-        // One bit for each VQ, none for the admin queue.
-        let up_to = |vq: u16| u128::MAX >> (127 - vq.min(127));
-        if port.live { up_to(*self.vqs.end()) & !up_to(self.vqs.start() - 1) } else { 0 }
+        if self.doorbells[0].live.get() { self.vq_bits } else { 0 }
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -357,6 +355,7 @@ impl Source for SimSource {
         asked.copied().unwrap_or(QueuePriority::Medium)
     }
 
+    #[inline]
     fn rung(&mut self) -> u128 {
         self.meter.spend(self.costs.look_ns);
         let rung = |doorbell: &Doorbell| doorbell.says() != doorbell.told.get();
@@ -364,6 +363,7 @@ impl Source for SimSource {
         vqs.fold(0, |bits, vq| bits | 1 << vq)
     }
 
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         let doorbell = &self.doorbells[usize::from(vq)];
         let Doorbell { waiting, seen, told, .. } = doorbell;
@@ -379,8 +379,8 @@ impl Source for SimSource {
 
     fn fetch(&mut self, vq: u16) -> Fetch {
         let mut port = self.port.borrow_mut();
-        let Port { vqs, ios, doorbells, fetched, seen, seen_since_ns, live, .. } = &mut *port;
-        if !*live {
+        let Port { vqs, ios, doorbells, fetched, seen, seen_since_ns, .. } = &mut *port;
+        if !doorbells[0].live.get() {
             // A command in parts keeps a VQ that left.
             return Fetch::Empty;
         }
@@ -467,9 +467,9 @@ impl Source for SimSource {
     fn set_wakeup(&mut self, wanted: bool) {
         // It sleeps once its pass is over.
         let sleeps_ns = self.meter.now_ns() + self.costs.pass_ns;
-        let exits = if wanted { Exits::Once(sleeps_ns) } else { Exits::Never };
+        let exits_from_ns = if wanted { sleeps_ns } else { u64::MAX };
         for vq in self.vqs.clone() {
-            self.doorbells[usize::from(vq)].exits.set(exits);
+            self.doorbells[usize::from(vq)].exits_from_ns.set(exits_from_ns);
         }
     }
 }

@@ -49,7 +49,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         for change in scenario.changes.iter().filter(|change| change.kind == ChangeKind::Joins) {
             let guest = &mut self.guests[change.tenant];
             (guest.stopped, guest.awaited) = (true, true);
-            guest.port.borrow_mut().live = false;
+            guest.port.borrow().set_live(false);
         }
     }
 
@@ -132,6 +132,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             _ => Arc::new(Probe::new(TenantId(tenant as u32), terms.class)),
         };
         let port = &self.guests[tenant].port;
+        let vqs = if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs };
         let source = SimSource {
             port: Rc::clone(port),
             doorbells: Rc::clone(&port.borrow().doorbells),
@@ -142,7 +143,8 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             place: Place::whole_drive(TenantId(tenant as u32)),
             poller,
             probe: Arc::clone(&probe),
-            vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
+            vq_bits: vqs.clone().fold(0, |bits, vq| bits | 1 << vq),
+            vqs,
             priorities: queue_priorities.clone(),
             sabotage,
         };
