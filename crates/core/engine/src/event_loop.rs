@@ -151,7 +151,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
             now_ns: 0,
             events: Events::default(),
             drive: Rc::new(RefCell::new(drive)),
-            meter: Rc::default(),
+            meter: Rc::new(Meter::new(path)),
             ledger,
             path,
             lock: Spinlock::new(Contention { hold_ns: path.lock_ns, handover_ns: 0 }),

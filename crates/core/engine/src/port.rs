@@ -16,14 +16,20 @@ use crate::job::Shape;
 use crate::sabotage::Sabotage;
 
 /// The time that a poller has spent within the step that it is in: its operations happen one after another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Meter {
+    /// What operations take. All sources share it: pollers look at many of them, which must stay small.
+    pub(crate) costs: PathCosts,
     now_ns: Cell<u64>,
     /// Tenants for which interrupts were raised in this step.
     pub(crate) raised: RefCell<Vec<u16>>,
 }
 
 impl Meter {
+    pub(crate) fn new(costs: PathCosts) -> Self {
+        Self { costs, now_ns: Cell::default(), raised: RefCell::default() }
+    }
+
     pub(crate) fn set(&self, now_ns: u64) {
         self.now_ns.set(now_ns);
     }
@@ -314,7 +320,6 @@ pub(crate) struct SimSource {
     pub(crate) doorbells: Rc<[Doorbell]>,
     pub(crate) meter: Rc<Meter>,
     pub(crate) ledger: Rc<RefCell<Ledger>>,
-    pub(crate) costs: PathCosts,
     pub(crate) tenant: u16,
     pub(crate) place: Place,
     pub(crate) poller: u16,
@@ -322,7 +327,7 @@ pub(crate) struct SimSource {
     pub(crate) probe: Arc<Probe>,
     /// The VQs that its poller serves.
     pub(crate) vqs: RangeInclusive<u16>,
-    /// The same, a bit for each: asked for at every look.
+    /// A bit for each of them: asked for at every look.
     pub(crate) vq_bits: u128,
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
@@ -337,7 +342,7 @@ impl SimSource {
 
     /// The poller takes a completion.
     pub(crate) fn spend_completion(&self) {
-        self.meter.spend(self.costs.complete_ns);
+        self.meter.spend(self.meter.costs.complete_ns);
     }
 }
 
@@ -357,7 +362,7 @@ impl Source for SimSource {
 
     #[inline]
     fn rung(&mut self) -> u128 {
-        self.meter.spend(self.costs.look_ns);
+        self.meter.spend(self.meter.costs.look_ns);
         let rung = |doorbell: &Doorbell| doorbell.says() != doorbell.told.get();
         let vqs = self.vqs.clone().filter(|vq| rung(&self.doorbells[usize::from(*vq)]));
         vqs.fold(0, |bits, vq| bits | 1 << vq)
@@ -402,10 +407,10 @@ impl Source for SimSource {
         vqs.iter_mut().for_each(|vq| vq.ahead_blocks = vq.ahead_blocks.max(blocks));
         let queue = &mut vqs[usize::from(vq)];
         let io = &mut ios[id as usize];
-        let write_ns = if io.shape.op == Op::Write { self.costs.write_ns } else { 0 };
-        let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.costs.bounce_ns };
+        let write_ns = if io.shape.op == Op::Write { self.meter.costs.write_ns } else { 0 };
+        let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.meter.costs.bounce_ns };
         queue.last_vcpu = io.vcpu;
-        self.meter.spend(self.costs.fetch_ns + write_ns + bounce_ns);
+        self.meter.spend(self.meter.costs.fetch_ns + write_ns + bounce_ns);
         let command = match io.shape.op {
             Op::Flush => self.place.flush(),
             op => self.place.command(op, io.shape.offset_bytes, io.shape.len_bytes.into()),
@@ -449,8 +454,8 @@ impl Source for SimSource {
         let (first, last) = (usize::from(*self.vqs.start()), usize::from(*self.vqs.end()));
         let was_empty = raised.is_empty();
         for vq in vqs[first..=last].iter_mut().filter(|vq| !vq.posting.is_empty()) {
-            let at_ns = self.meter.now_ns() + self.costs.delivery_ns;
-            self.meter.spend(self.costs.interrupt_ns);
+            let at_ns = self.meter.now_ns() + self.meter.costs.delivery_ns;
+            self.meter.spend(self.meter.costs.interrupt_ns);
             for id in vq.posting.drain(..) {
                 let vcpu = ios[id as usize].vcpu;
                 done[usize::from(vcpu)].push_back((at_ns, id));
@@ -466,7 +471,7 @@ impl Source for SimSource {
 
     fn set_wakeup(&mut self, wanted: bool) {
         // It sleeps once its pass is over.
-        let sleeps_ns = self.meter.now_ns() + self.costs.pass_ns;
+        let sleeps_ns = self.meter.now_ns() + self.meter.costs.pass_ns;
         let exits_from_ns = if wanted { sleeps_ns } else { u64::MAX };
         for vq in self.vqs.clone() {
             self.doorbells[usize::from(vq)].exits_from_ns.set(exits_from_ns);

@@ -60,7 +60,6 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         sabotage: Sabotage,
     ) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
-        let costs = self.path;
         let disks = self.extents();
         let mut first_hwq = 0;
         for (number, tenants) in scenario.pollers().into_iter().enumerate() {
@@ -80,14 +79,13 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             let backend = SimBackend {
                 shared: Rc::clone(&self.drive),
                 meter: Rc::clone(&self.meter),
-                costs,
                 poller: number as u16,
                 hwqs: hwqs[number],
                 depth: scenario.hwq_depth,
                 touched: 0,
             };
             let mut poller = Poller::new(backend, policy, Arc::clone(&self.board), Nanos(0));
-            poller.set_send_budget(costs.batch);
+            poller.set_send_budget(self.path.batch);
             let (mut places, mut awaited) = (Vec::new(), Vec::new());
             for &tenant in &tenants {
                 let (source, probe) = self.source(number as u16, tenant, disks[tenant].clone(), sabotage);
@@ -138,7 +136,6 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             doorbells: Rc::clone(&port.borrow().doorbells),
             meter: Rc::clone(&self.meter),
             ledger: Rc::clone(&self.ledger),
-            costs: self.path,
             tenant: tenant as u16,
             place: Place::whole_drive(TenantId(tenant as u32)),
             poller,
