@@ -10,7 +10,6 @@ use io_model::{Backend, DeviceError, Done, HwqId, Io, IoBuf, Nanos, Op, Outcome,
 use ssd_model::{Drive, Kind, Request};
 
 use crate::check::{Ledger, Rule};
-use crate::host::PathCosts;
 use crate::port::Meter;
 use crate::sabotage::{Sabotage, VICTIM};
 
@@ -331,7 +330,6 @@ fn outcome(failed: bool) -> Outcome {
 pub(crate) struct SimBackend {
     pub(crate) shared: Rc<RefCell<SimDrive>>,
     pub(crate) meter: Rc<Meter>,
-    pub(crate) costs: PathCosts,
     pub(crate) poller: u16,
     pub(crate) hwqs: u16,
     pub(crate) depth: u32,
@@ -357,7 +355,7 @@ impl Backend for SimBackend {
         if self.touched == 0 {
             return;
         }
-        self.meter.spend(u64::from(self.touched.count_ones()) * self.costs.doorbell_ns);
+        self.meter.spend(u64::from(self.touched.count_ones()) * self.meter.costs.doorbell_ns);
         self.touched = 0;
         self.shared.borrow_mut().table.shares[usize::from(self.poller)].kicked_ns = Some(self.meter.now_ns());
     }

@@ -151,7 +151,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
             now_ns: 0,
             events: Events::default(),
             drive: Rc::new(RefCell::new(drive)),
-            meter: Rc::default(),
+            meter: Rc::new(Meter::new(path)),
             ledger,
             path,
             lock: Spinlock::new(Contention { hold_ns: path.lock_ns, handover_ns: 0 }),
@@ -377,7 +377,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         let node = &mut nodes[usize::from(number)];
         node.rung.retain(|(tenant, vq)| {
             let port = guests[usize::from(*tenant)].port.borrow();
-            port.live && port.doorbells[usize::from(*vq)].has_unseen()
+            port.is_live() && port.doorbells[usize::from(*vq)].has_unseen()
         });
         if !node.rung.is_empty() {
             let patrol_ns = node.poller.next_patrol().0;

@@ -49,6 +49,7 @@ impl Observed {
 }
 
 impl Source for Observed {
+    #[inline]
     fn live_vqs(&self) -> u128 {
         self.source.live_vqs()
     }
@@ -57,14 +58,17 @@ impl Source for Observed {
         self.source.priority(vq)
     }
 
+    #[inline]
     fn rung(&mut self) -> u128 {
         self.source.rung()
     }
 
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         self.source.backlog(vq)
     }
 
+    #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
         let (mut command, buf, token) = match self.source.fetch(vq) {
             Fetch::Command(command, buf, token) => (command, buf, token),
@@ -79,6 +83,7 @@ impl Source for Observed {
         Fetch::Command(command, buf, Token::new(vq, serial as u16, at))
     }
 
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.source.spend_completion();
         let (vq, generation, at) = token.spend();

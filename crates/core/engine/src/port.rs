@@ -16,14 +16,20 @@ use crate::job::Shape;
 use crate::sabotage::Sabotage;
 
 /// The time that a poller has spent within the step that it is in: its operations happen one after another.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Meter {
+    /// What operations take. All sources share it: pollers look at many of them, which must stay small.
+    pub(crate) costs: PathCosts,
     now_ns: Cell<u64>,
     /// Tenants for which interrupts were raised in this step.
     pub(crate) raised: RefCell<Vec<u16>>,
 }
 
 impl Meter {
+    pub(crate) fn new(costs: PathCosts) -> Self {
+        Self { costs, now_ns: Cell::default(), raised: RefCell::default() }
+    }
+
     pub(crate) fn set(&self, now_ns: u64) {
         self.now_ns.set(now_ns);
     }
@@ -87,19 +93,12 @@ pub(crate) struct Doorbell {
     claimed: Cell<u32>,
     /// What the poller was last told of these two.
     told: Cell<u32>,
-    /// From when the guest must ring by an exit.
-    exits: Cell<Exits>,
-}
-
-/// From when a doorbell must be an exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Exits {
-    /// The poller sees it by itself.
-    #[default]
-    Never,
-    /// From this time on, once: the poller sleeps until then.
-    Once(u64),
-    Always,
+    /// Whether the poller may fetch from the VQ.
+    live: Cell<bool>,
+    /// Every ring must be an exit.
+    always_exits: bool,
+    /// From this time on the guest must ring by an exit, once. `u64::MAX`: the poller sees it by itself.
+    exits_from_ns: Cell<u64>,
 }
 
 impl Doorbell {
@@ -115,15 +114,11 @@ impl Doorbell {
 
     /// Whether to ring by an exit at `now_ns`; the others need not any more, where once is enough.
     pub(crate) fn take_exit(&self, now_ns: u64) -> bool {
-        match self.exits.get() {
-            Exits::Never => false,
-            Exits::Always => true,
-            Exits::Once(from_ns) if now_ns >= from_ns => {
-                self.exits.set(Exits::Never);
-                true
-            }
-            Exits::Once(_) => false,
+        let exits = now_ns >= self.exits_from_ns.get();
+        if exits {
+            self.exits_from_ns.set(u64::MAX);
         }
+        exits || self.always_exits
     }
 }
 
@@ -159,7 +154,6 @@ pub(crate) struct Port {
     pub(crate) done: Vec<VecDeque<(u64, u32)>>,
     /// vCPUs that an interrupt was raised for in this step, and when it arrives.
     pub(crate) raised: Vec<(u16, u64)>,
-    pub(crate) live: bool,
     /// Rings doorbells for commands that aren't there.
     pub(crate) rogue: bool,
     /// Commands fetched since the start.
@@ -173,27 +167,36 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32, kick: Kick) -> Self {
         let (vcpus, vqs) = (vcpus.max(1), vqs.max(1));
-        // A loop sleeps until it is rung for the first time.
-        let exits = match kick {
-            Kick::Never => Exits::Never,
-            Kick::Asleep => Exits::Once(0),
-            Kick::Always => Exits::Always,
+        let doorbell = || Doorbell {
+            live: Cell::new(true),
+            always_exits: kick == Kick::Always,
+            // A loop sleeps until it is rung for the first time.
+            exits_from_ns: Cell::new(if kick == Kick::Asleep { 0 } else { u64::MAX }),
+            ..Doorbell::default()
         };
         Self {
             vqs: (0..=vqs).map(|_| Vq::default()).collect(),
-            doorbells: (0..=vqs).map(|_| Doorbell { exits: Cell::new(exits), ..Doorbell::default() }).collect(),
+            doorbells: (0..=vqs).map(|_| doorbell()).collect(),
             vq_of: (0..vcpus).map(|vcpu| vcpu % vqs + 1).collect(),
             ios: Vec::new(),
             free: Vec::new(),
             depth: depth.max(1),
             done: vec![VecDeque::new(); usize::from(vcpus)],
             raised: Vec::new(),
-            live: true,
             rogue: false,
             fetched: 0,
             seen: 0,
             seen_since_ns: None,
         }
+    }
+
+    /// Whether the poller may fetch.
+    pub(crate) fn is_live(&self) -> bool {
+        self.doorbells[0].live.get()
+    }
+
+    pub(crate) fn set_live(&self, live: bool) {
+        self.doorbells.iter().for_each(|doorbell| doorbell.live.set(live));
     }
 
     /// The VQ that each vCPU submits to.
@@ -302,8 +305,9 @@ impl Port {
 
     /// For the one who watches out for starvation.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Queue> {
-        self.vqs.iter().map(|vq| {
-            let next_blocks = vq.waiting.front().filter(|_| self.live).map_or(0, |&id| self.ios[id as usize].blocks());
+        let is_live = self.is_live();
+        self.vqs.iter().map(move |vq| {
+            let next_blocks = vq.waiting.front().filter(|_| is_live).map_or(0, |&id| self.ios[id as usize].blocks());
             Queue { next_blocks, ahead_blocks: vq.ahead_blocks, served: vq.fetched + vq.completed }
         })
     }
@@ -316,7 +320,6 @@ pub(crate) struct SimSource {
     pub(crate) doorbells: Rc<[Doorbell]>,
     pub(crate) meter: Rc<Meter>,
     pub(crate) ledger: Rc<RefCell<Ledger>>,
-    pub(crate) costs: PathCosts,
     pub(crate) tenant: u16,
     pub(crate) place: Place,
     pub(crate) poller: u16,
@@ -324,6 +327,8 @@ pub(crate) struct SimSource {
     pub(crate) probe: Arc<Probe>,
     /// The VQs that its poller serves.
     pub(crate) vqs: RangeInclusive<u16>,
+    /// A bit for each of them: asked for at every look.
+    pub(crate) vq_bits: u128,
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
     pub(crate) sabotage: Sabotage,
@@ -337,7 +342,7 @@ impl SimSource {
 
     /// The poller takes a completion.
     pub(crate) fn spend_completion(&self) {
-        self.meter.spend(self.costs.complete_ns);
+        self.meter.spend(self.meter.costs.complete_ns);
     }
 }
 
@@ -345,11 +350,9 @@ impl SimSource {
 const ROGUE_CLAIM: u32 = 1_000;
 
 impl Source for SimSource {
+    #[inline]
     fn live_vqs(&self) -> u128 {
-        let port = self.port.borrow();
-        // One bit for each VQ, none for the admin queue.
-        let up_to = |vq: u16| u128::MAX >> (127 - vq.min(127));
-        if port.live { up_to(*self.vqs.end()) & !up_to(self.vqs.start() - 1) } else { 0 }
+        if self.doorbells[0].live.get() { self.vq_bits } else { 0 }
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -357,13 +360,15 @@ impl Source for SimSource {
         asked.copied().unwrap_or(QueuePriority::Medium)
     }
 
+    #[inline]
     fn rung(&mut self) -> u128 {
-        self.meter.spend(self.costs.look_ns);
+        self.meter.spend(self.meter.costs.look_ns);
         let rung = |doorbell: &Doorbell| doorbell.says() != doorbell.told.get();
         let vqs = self.vqs.clone().filter(|vq| rung(&self.doorbells[usize::from(*vq)]));
         vqs.fold(0, |bits, vq| bits | 1 << vq)
     }
 
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         let doorbell = &self.doorbells[usize::from(vq)];
         let Doorbell { waiting, seen, told, .. } = doorbell;
@@ -379,8 +384,8 @@ impl Source for SimSource {
 
     fn fetch(&mut self, vq: u16) -> Fetch {
         let mut port = self.port.borrow_mut();
-        let Port { vqs, ios, doorbells, fetched, seen, seen_since_ns, live, .. } = &mut *port;
-        if !*live {
+        let Port { vqs, ios, doorbells, fetched, seen, seen_since_ns, .. } = &mut *port;
+        if !doorbells[0].live.get() {
             // A command in parts keeps a VQ that left.
             return Fetch::Empty;
         }
@@ -402,10 +407,10 @@ impl Source for SimSource {
         vqs.iter_mut().for_each(|vq| vq.ahead_blocks = vq.ahead_blocks.max(blocks));
         let queue = &mut vqs[usize::from(vq)];
         let io = &mut ios[id as usize];
-        let write_ns = if io.shape.op == Op::Write { self.costs.write_ns } else { 0 };
-        let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.costs.bounce_ns };
+        let write_ns = if io.shape.op == Op::Write { self.meter.costs.write_ns } else { 0 };
+        let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.meter.costs.bounce_ns };
         queue.last_vcpu = io.vcpu;
-        self.meter.spend(self.costs.fetch_ns + write_ns + bounce_ns);
+        self.meter.spend(self.meter.costs.fetch_ns + write_ns + bounce_ns);
         let command = match io.shape.op {
             Op::Flush => self.place.flush(),
             op => self.place.command(op, io.shape.offset_bytes, io.shape.len_bytes.into()),
@@ -449,8 +454,8 @@ impl Source for SimSource {
         let (first, last) = (usize::from(*self.vqs.start()), usize::from(*self.vqs.end()));
         let was_empty = raised.is_empty();
         for vq in vqs[first..=last].iter_mut().filter(|vq| !vq.posting.is_empty()) {
-            let at_ns = self.meter.now_ns() + self.costs.delivery_ns;
-            self.meter.spend(self.costs.interrupt_ns);
+            let at_ns = self.meter.now_ns() + self.meter.costs.delivery_ns;
+            self.meter.spend(self.meter.costs.interrupt_ns);
             for id in vq.posting.drain(..) {
                 let vcpu = ios[id as usize].vcpu;
                 done[usize::from(vcpu)].push_back((at_ns, id));
@@ -466,10 +471,10 @@ impl Source for SimSource {
 
     fn set_wakeup(&mut self, wanted: bool) {
         // It sleeps once its pass is over.
-        let sleeps_ns = self.meter.now_ns() + self.costs.pass_ns;
-        let exits = if wanted { Exits::Once(sleeps_ns) } else { Exits::Never };
+        let sleeps_ns = self.meter.now_ns() + self.meter.costs.pass_ns;
+        let exits_from_ns = if wanted { sleeps_ns } else { u64::MAX };
         for vq in self.vqs.clone() {
-            self.doorbells[usize::from(vq)].exits.set(exits);
+            self.doorbells[usize::from(vq)].exits_from_ns.set(exits_from_ns);
         }
     }
 }

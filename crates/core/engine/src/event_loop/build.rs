@@ -49,7 +49,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         for change in scenario.changes.iter().filter(|change| change.kind == ChangeKind::Joins) {
             let guest = &mut self.guests[change.tenant];
             (guest.stopped, guest.awaited) = (true, true);
-            guest.port.borrow_mut().live = false;
+            guest.port.borrow().set_live(false);
         }
     }
 
@@ -60,7 +60,6 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         sabotage: Sabotage,
     ) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
-        let costs = self.path;
         let disks = self.extents();
         let mut first_hwq = 0;
         for (number, tenants) in scenario.pollers().into_iter().enumerate() {
@@ -80,14 +79,13 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             let backend = SimBackend {
                 shared: Rc::clone(&self.drive),
                 meter: Rc::clone(&self.meter),
-                costs,
                 poller: number as u16,
                 hwqs: hwqs[number],
                 depth: scenario.hwq_depth,
                 touched: 0,
             };
             let mut poller = Poller::new(backend, policy, Arc::clone(&self.board), Nanos(0));
-            poller.set_send_budget(costs.batch);
+            poller.set_send_budget(self.path.batch);
             let (mut places, mut awaited) = (Vec::new(), Vec::new());
             for &tenant in &tenants {
                 let (source, probe) = self.source(number as u16, tenant, disks[tenant].clone(), sabotage);
@@ -132,17 +130,18 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             _ => Arc::new(Probe::new(TenantId(tenant as u32), terms.class)),
         };
         let port = &self.guests[tenant].port;
+        let vqs = if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs };
         let source = SimSource {
             port: Rc::clone(port),
             doorbells: Rc::clone(&port.borrow().doorbells),
             meter: Rc::clone(&self.meter),
             ledger: Rc::clone(&self.ledger),
-            costs: self.path,
             tenant: tenant as u16,
             place: Place::whole_drive(TenantId(tenant as u32)),
             poller,
             probe: Arc::clone(&probe),
-            vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
+            vq_bits: vqs.clone().fold(0, |bits, vq| bits | 1 << vq),
+            vqs,
             priorities: queue_priorities.clone(),
             sabotage,
         };

@@ -28,7 +28,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             }
             FaultKind::Reset { tenant } => {
                 let mut port = self.guests[tenant].port.borrow_mut();
-                port.live = false;
+                port.set_live(false);
                 port.abort(now_ns + RESET_NS);
                 drop(port);
                 if self.guests[tenant].interrupt(&mut self.asks) {
@@ -58,7 +58,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         guest.stopped = true;
         guest.awaited = false;
         let mut port = guest.port.borrow_mut();
-        port.live = false;
+        port.set_live(false);
         port.forget();
         drop(port);
         self.let_go(tenant);
@@ -69,7 +69,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         match self.scenario.faults[usize::from(number)].kind {
             FaultKind::Errors { .. } => self.drive.borrow_mut().set_errors(0),
             FaultKind::Reset { tenant } if !self.guests[tenant].stopped => {
-                self.guests[tenant].port.borrow_mut().live = true;
+                self.guests[tenant].port.borrow().set_live(true);
                 self.poke_all(tenant);
             }
             _ => {}

@@ -39,7 +39,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         }
         let guest = &mut self.guests[tenant];
         guest.stopped = false;
-        guest.port.borrow_mut().live = true;
+        guest.port.borrow().set_live(true);
         self.unsettle();
         for number in self.nodes_of[tenant].clone() {
             let terms = self.terms_of(tenant);
