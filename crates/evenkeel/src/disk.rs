@@ -390,11 +390,16 @@ impl Progress {
     }
 }
 
+/// Bytes per second, such as `73.0 MB/s`.
+fn mb_s(bytes_per_second: u64) -> String {
+    format!("{:.1} MB/s", bytes_per_second as f64 / 1e6)
+}
+
 /// An operation's progress, in words.
 fn far(operation: &Operation) -> String {
     let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left, .. } = operation;
     let percent = done_bytes * 100 / (*total_bytes).max(1);
-    let rate = bytes_per_second.map(|rate| format!(", {}/s", Size(rate))).unwrap_or_default();
+    let rate = bytes_per_second.map(|rate| format!(", {}", mb_s(rate))).unwrap_or_default();
     let left = seconds_left.map(|seconds| format!(", {seconds} s left")).unwrap_or_default();
     let state = state.name();
     format!("{kind} {disk}: {state}, {percent} % of {}{rate}{left}", Size(*total_bytes))
@@ -418,7 +423,7 @@ pub fn run_operations(args: &OperationsArgs) -> Result<()> {
 
 fn operations(operations: &[Operation]) -> String {
     let row = |operation: &Operation| {
-        let rate = operation.bytes_per_second.map_or("-".to_owned(), |rate| format!("{}/s", Size(rate)));
+        let rate = operation.bytes_per_second.map_or("-".to_owned(), mb_s);
         let left = operation.seconds_left.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
         let far = format!("{} %", operation.done_bytes * 100 / operation.total_bytes.max(1));
         let state = operation.state.name().to_owned();

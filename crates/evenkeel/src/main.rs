@@ -14,6 +14,7 @@ mod disk;
 mod drive;
 mod erase;
 mod events;
+mod failure;
 mod host;
 mod plan;
 mod record;
@@ -28,7 +29,6 @@ mod top;
 mod upgrade;
 mod why;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -68,9 +68,6 @@ enum Command {
     Why(why::Args),
 }
 
-/// A problem with what the operator gave us; anything else exits with 1.
-const EXIT_BAD_INPUT: u8 = 2;
-
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args).map(|never| match never {}),
@@ -103,27 +100,6 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Not eprintln: it panics where standard error can't be written.
-            let _ = writeln!(std::io::stderr(), "evenkeel: {error:#}");
-            ExitCode::from(if is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
-        }
+        Err(error) => failure::tell(&error),
     }
-}
-
-fn is_bad_input(error: &anyhow::Error) -> bool {
-    error.is::<config::ConfigErrors>()
-        || error.is::<trace::TraceError>()
-        || error.is::<why::BadTime>()
-        || error.is::<::sim::ScenarioError>()
-        || error.is::<api::NoDaemon>()
-        || error.downcast_ref::<api::Problem>().is_some_and(|problem| problem.status < 500)
-        || error.is::<calibrate::Refused>()
-        || error.downcast_ref().is_some_and(load::Error::is_bad_input)
-}
-
-/// The reader of our output closed it (`evenkeel stats | head`).
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

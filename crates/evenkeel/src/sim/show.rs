@@ -18,8 +18,8 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>, verbose: bool) -> String
         text += &comparison(scenario, outcome.runs);
         text += "\n";
     }
-    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; kept: as many I/Os within\n\
-             the promise as it is for, 99 % where it says no other percentage, and no I/O failed";
+    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; kept: as many I/Os\n\
+             within the promise as it is for, 99 % where it says no other percentage, and no I/O failed";
     if verbose {
         text += "; bound: the longest time in a\n\
                  drive that serves waiting commands in order; over: I/Os that took longer";

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use crate::harness::{Home, errors, evenkeel, run};
 
 const MEMORY: &str = "[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
@@ -92,5 +94,28 @@ fn a_job_that_ends_in_its_ramp_time_is_no_measurement() {
     let daemon = home.serve();
     let (code, report) = home.load("batch", "--rw read --bs 4k --size 64k --rate-iops 1k --ramp-time 60s").end();
     assert_eq!(code, Some(1), "{report:#}");
+    daemon.stop();
+}
+
+/// Only here: scripts that ask for JSON get an error that they can't read.
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let home = Home::new();
+    let problem = |arguments: &[&str], code: i32| -> Value {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{}", errors(&output));
+        serde_json::from_slice(&output.stderr).expect("one object of JSON")
+    };
+    let none = problem(&["disk", "list", "--json", "--socket", "/nowhere/api.sock"], 2);
+    assert_eq!((&none["code"], &none["status"]), (&"no-daemon".into(), &503.into()));
+    let config = home.configure("[device]\nbackend = \"tape\"\n");
+    let bad = problem(&["check", "--json", config.to_str().unwrap()], 2);
+    assert_eq!(bad["code"], "bad-configuration");
+    assert!(bad["details"][0].as_str().unwrap().contains("ek.toml:2:11"), "{bad}");
+    home.configure(MEMORY);
+    let daemon = home.serve();
+    let socket = home.path("run/api.sock");
+    let missing = problem(&["disk", "show", "nobody", "--json", "--socket", socket.to_str().unwrap()], 2);
+    assert_eq!((&missing["status"], missing["remedy"].is_string()), (&404.into(), true), "{missing}");
     daemon.stop();
 }
