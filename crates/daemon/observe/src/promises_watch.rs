@@ -39,9 +39,9 @@ pub struct PromiseWatch {
 }
 
 impl PromiseWatch {
-    /// Begins with what the board has now.
-    pub fn new(board: &Board, now: Nanos, sink: Sink, events: Arc<EventLog>) -> Self {
-        Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink, events }
+    /// Begins without tenants.
+    pub fn new(now: Nanos, sink: Sink, events: Arc<EventLog>) -> Self {
+        Self { mark: Mark::of_nobody(now), next: now + period(), told: HashMap::new(), sink, events }
     }
 
     /// The tenants whose promises fail.
@@ -59,7 +59,7 @@ impl PromiseWatch {
         if now < self.next {
             return;
         }
-        let observed = self.mark.measure(now, board, foresight);
+        let observed = self.mark.measure(now, foresight);
         for tenant in &observed {
             let told = self.told.entry(tenant.id).or_default();
             if told.errors_are_news(tenant.row.errors, now) {
@@ -89,7 +89,7 @@ impl PromiseWatch {
         }
         self.told.retain(|id, _| observed.iter().any(|tenant| tenant.id == *id));
         let unclear: BTreeSet<TenantId> = observed.iter().filter(|it| goes_on(it)).map(|it| it.id).collect();
-        self.mark.move_on(board, now, |id| unclear.contains(&id));
+        self.mark.move_on((board, foresight), now, |id| unclear.contains(&id));
         self.next = now + period();
     }
 }

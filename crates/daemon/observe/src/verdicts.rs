@@ -71,7 +71,7 @@ impl Verdicts {
         let (mut judged, mut unclear) = (Judged::new(), BTreeSet::new());
         for view in views {
             let mark = self.marks.of(view);
-            let mut observed = mark.measure(now, &view.board, &view.foresight);
+            let mut observed = mark.measure(now, &view.foresight);
             view.foresight.predict(&mut observed);
             for tenant in &observed {
                 let mut verdict = verdict(tenant);
