@@ -95,8 +95,10 @@ impl ServedDrive {
     /// Has the pollers of a tenant without a client let go of it. Unless a command goes on then, it is served again as it
     /// was, where it belongs by then.
     pub(crate) fn take_off(&mut self, id: TenantId) {
-        self.begin_to_leave(id);
-        self.tenants.get_mut(&id).into_iter().for_each(|live| live.comes_back = true);
+        if let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) {
+            live.comes_back = true;
+            self.begin_to_leave(id);
+        }
     }
 
     /// As [`take_off`](Self::take_off), for a command that has done nothing yet.
