@@ -68,9 +68,8 @@ fn a_stuck_poller_holds_up_only_what_it_has_to_do() {
     let prepared = Prepared::new(config).unwrap();
     let daemon = Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap();
     let rest = Rest::new(api_path(dir));
-    let create = |name: &str| {
-        rest.create(&DiskSpec { name: name.into(), size: "1MiB".into(), ..DiskSpec::default() }).unwrap()
-    };
+    let create =
+        |name: &str| rest.create(&DiskSpec { name: name.into(), size: "1MiB".into(), ..DiskSpec::default() }).unwrap();
 
     let stalled = stall.lock.lock().unwrap();
     create("first");
