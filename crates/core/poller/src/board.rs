@@ -185,10 +185,10 @@ fn same_tenant(one: &Entry, other: &Entry) -> bool {
 #[derive(Debug, Clone)]
 pub struct TenantProbes(Vec<Arc<Probe>>);
 
-/// Of a tenant that has one poller.
-impl From<Arc<Probe>> for TenantProbes {
-    fn from(probe: Arc<Probe>) -> Self {
-        Self(vec![probe])
+/// Of a tenant: one for each of its pollers, at least one.
+impl FromIterator<Arc<Probe>> for TenantProbes {
+    fn from_iter<I: IntoIterator<Item = Arc<Probe>>>(probes: I) -> Self {
+        Self(probes.into_iter().collect())
     }
 }
 
@@ -196,11 +196,6 @@ impl TenantProbes {
     /// The tenant of these probes.
     pub fn tenant(&self) -> TenantId {
         self.0[0].tenant()
-    }
-
-    /// Whether these are the same probes, and not those of a tenant that went from poller to poller.
-    pub fn is(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// The promise or weight, as the first of its pollers has it: while a change goes from poller to poller, others may

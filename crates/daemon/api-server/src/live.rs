@@ -1,6 +1,5 @@
 //! What `GET /live` answers.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,9 +82,8 @@ impl Live {
         let marks = self.marks.get_or_insert_with(|| DriveMarks::of_nobody(now));
         let (mut told, mut tenants) = (Vec::new(), Vec::new());
         for view in &views {
-            let probes: HashMap<_, _> = view.board.tenants().into_iter().map(|it| (it.tenant(), it)).collect();
-            for observed in marks.of(view).measure(now, &view.board, &view.foresight) {
-                let Some(probes) = probes.get(&observed.id) else { continue };
+            for observed in marks.of(view).measure(now, &view.foresight) {
+                let Some(probes) = view.foresight.measured(observed.id) else { continue };
                 let row = TenantRow { drive: view.name.to_string(), ..observed.row };
                 let in_flight = probes.counters().in_flight();
                 told.push(tenant(&row, in_flight, judged.get(&observed.id), span.is_some()));

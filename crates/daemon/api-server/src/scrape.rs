@@ -125,15 +125,15 @@ fn tenants(
     verdicts: &BTreeMap<io_model::TenantId, metrics::Verdict>,
     ledger: &mut Ledger,
 ) -> Vec<TenantReading> {
-    let read = |probes: TenantProbes| {
+    let read = |probes: &TenantProbes| {
         // Without a name the tenant has left.
         let name = view.foresight.name(probes.tenant())?;
-        let totals = ledger.total(&view.name, name, &probes);
+        let totals = ledger.total(&view.name, name, probes);
         let verdict = verdicts.get(&probes.tenant()).cloned();
         let labels = view.foresight.labels(probes.tenant());
-        Some(TenantReading { name: name.to_owned(), labels, totals, verdict, ..tenant(&probes) })
+        Some(TenantReading { name: name.to_owned(), labels, totals, verdict, ..tenant(probes) })
     };
-    view.board.tenants().into_iter().filter_map(read).collect()
+    view.foresight.tenants().filter_map(read).collect()
 }
 
 /// The current values of one tenant's probes.

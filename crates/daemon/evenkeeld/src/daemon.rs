@@ -126,6 +126,8 @@ fn run(mut owner: Owner, queue: Receiver<Command>) {
 #[cfg(test)]
 mod flush_tests;
 #[cfg(test)]
+mod stuck_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod wiping_tests;

@@ -286,8 +286,7 @@ impl ServedDrive {
             return self.grow_namespace(name, change);
         }
         let id = self.find_tenant(name).ok_or_else(|| DiskError::no_such_disk(name))?;
-        // Deleted, or taken off its pollers by a change that failed.
-        if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
+        if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some() && !live.comes_back) {
             return Err(being_deleted(name));
         }
         let (proposal, before) = self.state.propose_change(name, change)?;
@@ -322,17 +321,18 @@ impl ServedDrive {
     ) -> Result<(), DiskError> {
         let name = &tenant.name;
         let live = self.tenants.get(&id).ok_or_else(|| DiskError::no_such_disk(name))?;
-        let (before, moves) = (live.tenant.clone(), live.home != config.home(tenant) && self.is_free(id));
+        let before = live.tenant.clone();
         let before_terms = before.terms;
-        let is_remade = !reached.is_empty() || moves;
+        let is_remade = self.is_remade(id, tenant, config, reached);
         let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
         let had_bytes = self.state.placement(name).map_or(tenant.size.0, Placement::size_bytes);
         let change = StateCommand::Change { name: name.clone(), section, size_bytes: tenant.size.0 };
         let placed = self.apply(change).map_err(grows_later(name));
         let has_grown = self.state.placement(name).is_some_and(|it| it.size_bytes() > had_bytes);
         if placed.is_err() && !has_grown {
-            if is_remade {
-                self.remake(id, before, &self.state.shared_config())?;
+            if let Some(live) = self.tenants.get_mut(&id).filter(|_| is_remade) {
+                live.tenant = before;
+                self.take_off(id);
             }
             return placed;
         }
@@ -347,6 +347,12 @@ impl ServedDrive {
         let what: Vec<String> = size.into_iter().chain(reached.iter().map(Key::to_string)).chain(terms).collect();
         self.events.tell(EventKind::Changed, Some(name), Some(what.join(", ")));
         placed
+    }
+
+    /// Whether a change takes a tenant off its pollers, or it is off them.
+    pub(crate) fn is_remade(&self, id: TenantId, tenant: &Tenant, config: &Config, reached: &[Key]) -> bool {
+        let moves = |live: &Live| live.home != config.home(tenant) && self.is_free(id);
+        self.tenants.get(&id).is_some_and(|live| !reached.is_empty() || live.comes_back || moves(live))
     }
 
     fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), DiskError> {

@@ -6,11 +6,9 @@
 //! is something to do. Whatever was begun and not ended goes on at the next start.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::{DiskError, EventKind, Operation, OperationState};
 use client_socket::Level;
 use config::{Tenant, WipeBy};
@@ -19,15 +17,14 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::{WipeMethod, Wiping};
 use policy::Terms;
-use poller::Probe;
 use state::Command as StateCommand;
 
 use crate::error_texts::disk_error;
-use crate::served_drive::{ADD_LIMIT, ServedDrive};
+use crate::served_drive::ServedDrive;
 use crate::wipe_state::{Begun, State, done_bytes};
 use runtime::front_end::{Wipe, Wiper};
 use runtime::happening::{Happening, WipeError, WipeStep};
-use runtime::poller_thread::{Addition, Message, TenantAt};
+use runtime::poller_thread::Message;
 use runtime::pollers::PollerId;
 use runtime::threads;
 
@@ -70,23 +67,15 @@ impl ServedDrive {
         let id = self.new_id();
         let teller = self.teller.clone();
         let front_end = Wiper::new(id, Box::new(move |step| teller.tell(Happening::Wiped(step))))?.into();
-        let terms = Terms::best_effort(1);
-        let probe = Arc::new(Probe::new(id, terms.class));
-        let (done, slot) = channel();
-        self.pollers.send(poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
-        let Ok(slot) = slot.recv_timeout(ADD_LIMIT) else {
-            self.pollers.close_unused(self.state.config());
-            return Err(anyhow!("a poller has no place for the wiper"));
-        };
-        self.pollers.serves(poller, id);
-        let at = TenantAt { id, slot };
-        self.wipe(poller, at, range);
+        let probe = self.pollers.add(poller, id, front_end, Terms::best_effort(1));
+        self.wiper.probes = Some([probe].into_iter().collect());
+        self.wipe(poller, id, range);
         Ok(())
     }
 
-    fn wipe(&mut self, poller: PollerId, at: TenantAt, range: Wiping) {
+    fn wipe(&mut self, poller: PollerId, id: TenantId, range: Wiping) {
         let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range), write_bytes: None };
-        self.wiper.state = State::Busy(poller, at, range.offset_bytes, begun);
+        self.wiper.state = State::Busy(poller, id, range.offset_bytes, begun);
         if range.method != WipeMethod::Zeros || self.wipe_by() != WipeBy::Overwrite || !self.look_for_data(&range) {
             let whole = range.extent();
             let pieces = std::iter::once(whole.offset_bytes..whole.offset_bytes + whole.size_bytes);
@@ -110,14 +99,14 @@ impl ServedDrive {
     /// Has the wiper overwrite these pieces of a range, which are all that may hold data.
     pub(crate) fn overwrite(&mut self, range: Wiping, pieces: Vec<Range<u64>>) {
         let by = self.wipe_by();
-        let State::Busy(poller, at, offset_bytes, begun) = &mut self.wiper.state else { return };
+        let State::Busy(poller, id, offset_bytes, begun) = &mut self.wiper.state else { return };
         if *offset_bytes == range.offset_bytes && begun.write_bytes.is_none() {
             let further_passes = u64::from(range.method.passes().saturating_sub(range.passes + 1));
             let from = range.offset_bytes + range.wiped_bytes;
             let present_pass = pieces.iter().map(|piece| piece.end - piece.start.max(from).min(piece.end));
             let pass = pieces.iter().map(|piece| piece.end - piece.start);
             begun.write_bytes = Some(present_pass.sum::<u64>() + further_passes * pass.sum::<u64>());
-            self.pollers.send(*poller, Message::Order(*at, Wipe(range, by, pieces).into()));
+            self.pollers.send(*poller, Message::Order(*id, Wipe(range, by, pieces).into()));
         }
     }
 
@@ -127,7 +116,7 @@ impl ServedDrive {
 
     /// What the drive did not zero when told to is overwritten, as everything is from then on. `true`: it is.
     fn overwrites_instead(&mut self, range: &Wiping, why: &str) -> bool {
-        let State::Busy(poller, at, offset_bytes, _) = self.wiper.state else { return false };
+        let State::Busy(poller, id, offset_bytes, _) = self.wiper.state else { return false };
         let was_told_to = range.method == WipeMethod::Zeros && self.wipe_by() == WipeBy::WriteZeroes;
         if !was_told_to || offset_bytes != range.offset_bytes {
             return false;
@@ -139,7 +128,7 @@ impl ServedDrive {
             self.config().device.name
         );
         (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &line);
-        self.wipe(poller, at, range.clone());
+        self.wipe(poller, id, range.clone());
         true
     }
 
@@ -241,17 +230,13 @@ impl ServedDrive {
 
     /// The next range, or the wiper goes.
     fn end_range(&mut self) {
-        let State::Busy(poller, at, ..) = self.wiper.state else { return };
+        let State::Busy(poller, id, ..) = self.wiper.state else { return };
         if let Some(range) = self.state.next_wipe().cloned() {
-            return self.wipe(poller, at, range);
+            return self.wipe(poller, id, range);
         }
-        self.dismiss_wiper(poller, at);
-    }
-
-    fn dismiss_wiper(&mut self, poller: PollerId, at: TenantAt) {
-        self.wiper.state = State::Leaving(at.id);
+        self.wiper.state = State::Leaving(id);
         let teller = self.teller.clone();
-        self.pollers.send(poller, Message::Remove(at, Box::new(move || teller.tell(Happening::WiperLeft(at.id)))));
+        self.pollers.send(poller, Message::Remove(id, Box::new(move || teller.tell(Happening::WiperLeft(id)))));
     }
 
     /// The poller let go of the wiper. Something more may have been deleted meanwhile.
@@ -259,7 +244,7 @@ impl ServedDrive {
         if !matches!(self.wiper.state, State::Leaving(leaving) if leaving == id) {
             return;
         }
-        self.wiper.state = State::Away;
+        (self.wiper.state, self.wiper.probes) = (State::Away, None);
         self.pollers.forget(id);
         self.pollers.close_unused(self.state.config());
         self.wipe_next();

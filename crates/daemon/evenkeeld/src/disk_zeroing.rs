@@ -12,7 +12,7 @@ use state::{Command as StateCommand, Disk};
 use crate::served_drive::ServedDrive;
 use runtime::front_end::{self, Growth};
 use runtime::happening::Zeroed;
-use runtime::poller_thread::{Message, TenantAt};
+use runtime::poller_thread::Message;
 use runtime::zeroer::Zeroing;
 
 impl ServedDrive {
@@ -46,9 +46,9 @@ impl ServedDrive {
         let Some(placement) = self.state.placement(name) else { return };
         let (size_bytes, extents) = (placement.size_bytes(), placement.to_look_up());
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it has {} now", Size(size_bytes)));
-        let orders = front_end::grown(&live.tenant.frontend, Growth { size_bytes, extents }, live.places.len());
-        for ((poller, slot), order) in live.places.iter().zip(orders) {
-            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
+        let orders = front_end::grown(&live.tenant.frontend, Growth { size_bytes, extents }, live.pollers.len());
+        for (poller, order) in live.pollers.iter().zip(orders) {
+            self.pollers.send(*poller, Message::Order(id, order));
         }
     }
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use api::{Action, Applied, Apply, Key, Step};
 use client_socket::{About, Level};
 use config::{
-    Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile,
+    Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, Tenant, disk_changes, disk_keys, disk_meanwhile,
     is_of_front_end,
 };
+use io_model::TenantId;
 use layout::WipeMethod;
 use policy::PolicyConfig;
 use promises::admission::Admission;
@@ -292,8 +293,31 @@ impl Owner {
         Ok(())
     }
 
+    /// Has pollers let go of all tenants that are to be served another way.
+    fn take_off_first(&mut self, plan: &Plan) -> Result<(), DiskError> {
+        let mut all = Ok(());
+        for step in plan.steps.iter().filter(|step| step.action == Action::Change) {
+            let reached = of_front_end(step.keys.clone());
+            for (id, config) in &plan.configs {
+                let Some(drive) = self.drives.get_mut(id) else { continue };
+                let remade = |tenant: &Tenant| {
+                    drive.find_tenant(&tenant.name).filter(|id| drive.is_remade(*id, tenant, config, &reached))
+                };
+                let tenants: Vec<TenantId> = match &step.tenant {
+                    Some(name) => config.tenants.iter().filter(|it| it.name == *name).filter_map(remade).collect(),
+                    None => drive.misplaced(config).collect(),
+                };
+                for id in tenants {
+                    all = if drive.is_free(id) { drive.take_off_first(id).and(all) } else { all };
+                }
+            }
+        }
+        all
+    }
+
     /// Takes every step. What was done before one that fails stays done.
     fn carry_out(&mut self, plan: &Plan, missing: Missing) -> Result<(), DiskError> {
+        self.take_off_first(plan)?;
         let mut done = self.declared()?;
         let (mut told, mut failed) = (Vec::new(), None);
         let stays = |step: &&Step| step.action == Action::Delete && missing == Missing::Stays;
@@ -308,6 +332,7 @@ impl Owner {
         }
         let Some((step, mut problem)) = failed else {
             self.take_configs(plan.configs.clone());
+            self.take_back();
             return Ok(());
         };
         // Part of a file that holds together does so too, but for namespaces of tenants that are not there.

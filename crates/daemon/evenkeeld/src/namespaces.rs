@@ -10,7 +10,7 @@ use state::{At, NamespaceOrder};
 use crate::served_drive::ServedDrive;
 use runtime::front_end::{self, NvmeOrder};
 use runtime::happening::Happening;
-use runtime::poller_thread::{Message, TenantAt};
+use runtime::poller_thread::Message;
 
 /// What is done later, with the drive.
 pub(crate) type Then = Box<dyn FnOnce(&mut ServedDrive) + Send>;
@@ -25,9 +25,9 @@ impl ServedDrive {
     pub(crate) fn order_namespace(&self, controller: TenantId, order: NamespaceOrder) {
         let Some(order) = self.nvme_order(controller, order) else { return };
         let Some(live) = self.tenants.get(&controller) else { return };
-        let orders = front_end::for_controller_parts(order, live.places.len());
-        for ((poller, slot), order) in live.places.iter().zip(orders) {
-            self.pollers.send(*poller, Message::Order(TenantAt { id: controller, slot: *slot }, order.into()));
+        let orders = front_end::for_controller_parts(order, live.pollers.len());
+        for (poller, order) in live.pollers.iter().zip(orders) {
+            self.pollers.send(*poller, Message::Order(controller, order.into()));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The one owner of everything that lives: drives, and what is asked of them or told by them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use api::{DiskError, EventKind};
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 use confine::ThreadKind;
+use io_model::TenantId;
 use promises::forecasts::{self, Forecasts};
 
 use crate::config_file::OwnFile;
@@ -29,7 +30,7 @@ use observe::verdicts::Verdicts;
 use observe::why::Asker;
 use runtime::command::{Command, Handle};
 use runtime::front_end::Reached;
-use runtime::happening::DriveId;
+use runtime::happening::{DriveId, Happening};
 use runtime::pollers::PollerThreads;
 use runtime::threads;
 
@@ -62,6 +63,8 @@ pub struct Owner {
     told_pollers: usize,
     /// How often the command that is carried out has waited for forecasts.
     pub(crate) round: u32,
+    /// Commands that wait until pollers have let go of these tenants.
+    put_off: Vec<(Vec<TenantId>, Command)>,
     summaries: Summaries,
     observer: Observer,
     _api: ApiSocket,
@@ -111,6 +114,7 @@ impl Owner {
             told_status: String::new(),
             told_pollers: 0,
             round: 0,
+            put_off: Vec::new(),
             summaries,
             observer,
             _api: ApiSocket::serve(api, port, roles, asked, gate)?,
@@ -180,6 +184,7 @@ impl Owner {
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         self.common.forecasts.take_missing();
+        self.drives.values_mut().for_each(|drive| drive.awaited.clear());
         match command {
             Command::Again(command, round) => self.apply_again(*command, round),
             Command::Disk(command) => self.apply_to_disks(command),
@@ -197,8 +202,12 @@ impl Owner {
             }
             Command::ClientLeft(name) => self.drives.values_mut().for_each(|drive| drive.client_left(&name)),
             Command::Happened(id, happening) => {
+                let may_go_on = matches!(happening, Happening::Left(_));
                 if let Some(drive) = self.drives.get_mut(&id) {
                     drive.happened(happening);
+                }
+                if may_go_on {
+                    self.go_on();
                 }
             }
             Command::Record(name, reply) => reply(self.record(&name)),
@@ -229,16 +238,45 @@ impl Owner {
         lost
     }
 
-    /// The forecasts that a command lacked, if it is to wait for them. Nothing of it was done then.
-    pub(crate) fn missing_for<T>(&self, done: &Result<T, DiskError>) -> Option<Vec<forecasts::Asked>> {
+    /// What a command lacked, if it is to wait for that. Nothing of it was done then.
+    pub(crate) fn missing_for<T>(&mut self, done: &Result<T, DiskError>) -> Option<Lacking> {
         let missing = self.common.forecasts.take_missing();
-        (done.is_err() && !missing.is_empty() && self.round < ROUNDS).then_some(missing)
+        let awaited: Vec<TenantId> = self.drives.values_mut().flat_map(|drive| drive.awaited.drain(..)).collect();
+        match done {
+            Err(_) if !awaited.is_empty() => Some(Lacking::Pollers(awaited)),
+            Err(_) if !missing.is_empty() && self.round < ROUNDS => Some(Lacking::Forecasts(missing)),
+            _ => None,
+        }
     }
 
-    /// Carries out a command once these are played.
-    pub(crate) fn carry_out_after(&self, missing: Vec<forecasts::Asked>, command: Command) {
+    /// Carries out a command once these are played, or pollers have let go of these.
+    pub(crate) fn carry_out_after(&mut self, lacking: Lacking, command: Command) {
         let (handle, round) = (self.common.handle.clone(), self.round + 1);
-        self.common.forecasts.play(missing, move || handle.tell(Command::Again(Box::new(command), round)));
+        match lacking {
+            Lacking::Forecasts(missing) => {
+                self.common.forecasts.play(missing, move || handle.tell(Command::Again(Box::new(command), round)));
+            }
+            Lacking::Pollers(tenants) => self.put_off.push((tenants, command)),
+        }
+    }
+
+    /// Pollers have let go of a tenant: carries out what waited for that.
+    fn go_on(&mut self) {
+        let drives = &self.drives;
+        let is_leaving = |id: &TenantId| {
+            drives.values().any(|drive| drive.tenants.get(id).is_some_and(|live| live.leaving.is_some_and(|it| it > 0)))
+        };
+        let (later, now) =
+            std::mem::take(&mut self.put_off).into_iter().partition(|(tenants, _)| tenants.iter().any(is_leaving));
+        self.put_off = later;
+        now.into_iter().for_each(|(_, command): (_, Command)| self.apply(command));
+        self.take_back();
+    }
+
+    /// Tenants that are off their pollers, without a command that waits for that, are served again.
+    pub(crate) fn take_back(&mut self) {
+        let awaited: BTreeSet<TenantId> = self.put_off.iter().flat_map(|(tenants, _)| tenants).copied().collect();
+        self.drives.values_mut().for_each(|drive| drive.take_back(|id| awaited.contains(&id)));
     }
 
     /// Carries out a command that waited so often.
@@ -247,6 +285,12 @@ impl Owner {
         self.apply(command);
         self.round = 0;
     }
+}
+
+/// What a command waits for.
+pub(crate) enum Lacking {
+    Forecasts(Vec<forecasts::Asked>),
+    Pollers(Vec<TenantId>),
 }
 
 /// Forecasts for the owner, and the thread that plays what is missing.

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::EventKind;
 use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, DeviceLock, Home, Tenant};
@@ -14,7 +13,6 @@ use io_model::{Nanos, TenantId};
 use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, Percentile, PolicyConfig, Terms};
-use poller::{Probe, TenantSlot};
 use promises::planning;
 use ssd_model::Profile;
 use state::errors::nobody;
@@ -35,34 +33,25 @@ use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
 use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
 use runtime::happening::{DriveId, Happening, Teller};
-use runtime::poller_thread::{Addition, Message, TenantAt};
+use runtime::poller_thread::Message;
 use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
 use runtime::zeroer::Zeroing;
-
-/// A poller that has not taken a tenant on by then is stuck.
-pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A tenant that is there.
 pub(crate) struct Live {
     pub(crate) tenant: Tenant,
     /// `None`: it is leaving, or not served yet.
     pub(crate) server: Option<Reached>,
-    pub(crate) places: Vec<(PollerId, TenantSlot)>,
+    pub(crate) pollers: Vec<PollerId>,
     /// The tenants that these pollers are for, as configured when this tenant came.
     pub(crate) home: Home,
     /// It was told to go: pollers that have not let go of it yet.
     pub(crate) leaving: Option<usize>,
+    /// It is served again after that.
+    pub(crate) comes_back: bool,
 }
 
-/// A tenant whose queues are on their way to its pollers.
-struct Coming {
-    id: TenantId,
-    fitted: Fitted,
-    parts: Vec<Part>,
-    slots: Vec<Receiver<TenantSlot>>,
-}
-
-/// What puts a tenant on its socket, once its queues are with their pollers.
+/// What puts a tenant on its socket.
 pub(crate) struct Ready {
     serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Reached> + Send>,
     served_at: Vec<ServedAt>,
@@ -95,6 +84,8 @@ pub struct ServedDrive {
     pub(crate) policy: PolicyConfig,
     pub(crate) pollers: Pollers,
     pub(crate) tenants: BTreeMap<TenantId, Live>,
+    /// Tenants that the present command has taken off their pollers, and is to wait for.
+    pub(crate) awaited: Vec<TenantId>,
     next_tenant: Arc<AtomicU32>,
     /// Where the state's layout is recorded.
     pub(crate) layout_file: LayoutFile,
@@ -128,6 +119,7 @@ impl ServedDrive {
         let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
         Self {
             tenants: BTreeMap::new(),
+            awaited: Vec::new(),
             next_tenant,
             sockets,
             zeroing: None,
@@ -159,11 +151,11 @@ impl ServedDrive {
     /// For threads that read what its tenants get.
     pub fn view(&self) -> DriveView {
         let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
-        let (health, wiper) = (self.pollers.drive_health(), self.wiper.id());
+        let (health, wiper) = (self.pollers.drive_health(), self.wiper.probes.clone());
         DriveView { name: self.config().device.name.as_str().into(), board, foresight, health, wiper }
     }
 
-    /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
+    /// Serves all tenants of the configuration.
     ///
     /// # Errors
     /// A tenant that can't be served, or a thread that can't be started.
@@ -172,11 +164,11 @@ impl ServedDrive {
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
-            self.begin_to_add(id, tenant.clone(), &config, parts)
+            self.begin_to_add(id, tenant.clone(), &config, parts).map(|()| id)
         };
-        let coming: Vec<Coming> = config.tenants.iter().zip(parts).map(begin).collect::<Result<_>>()?;
+        let coming: Vec<TenantId> = config.tenants.iter().zip(parts).map(begin).collect::<Result<_>>()?;
         self.start_namespaces(&config)?;
-        coming.into_iter().try_for_each(|coming| self.bring(coming))
+        coming.into_iter().try_for_each(|id| self.apply(StateCommand::Placed(id)))
     }
 
     /// Something happened here.
@@ -302,8 +294,8 @@ impl ServedDrive {
     fn serve(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<()> {
         config.make_socket_directory(&tenant, None)?;
         let parts = self.pollers.open_for(config, &self.policy, &tenant)?;
-        let coming = self.begin_to_add(id, tenant, config, parts)?;
-        self.bring(coming)
+        self.begin_to_add(id, tenant, config, parts)?;
+        self.apply(StateCommand::Placed(id))
     }
 
     /// Given once.
@@ -322,31 +314,22 @@ impl ServedDrive {
     }
 
     /// Makes a tenant's front end, and sends its queues to their pollers.
-    fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<Coming> {
-        let fitted = self.fit(id, &tenant, &parts);
-        let made = fitted.with_context(|| format!("tenant {}", tenant.name));
-        let mut fitted = match made {
-            Ok(fitted) => fitted,
-            Err(error) => {
-                self.pollers.close_unused(config);
-                return Err(error);
-            }
-        };
+    fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
+        let made = self.fit(id, &tenant, &parts).with_context(|| format!("tenant {}", tenant.name));
+        let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;
         let terms = Terms { pollers: parts.len() as u16, ..tenant.terms };
-        let add = |(front_end, part): (_, &Part)| {
-            let probe = Arc::new(Probe::new(id, terms.class));
-            let (done, slot) = channel();
-            self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
-            slot
-        };
-        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).map(add).collect();
-        parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
-        let overcommits = tenant.overcommit;
-        Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
+        let add = |(front_end, part): (_, &Part)| self.pollers.add(part.poller, id, front_end, terms);
+        let probes = front_ends.into_iter().zip(&parts).map(add).collect();
+        let foresight = Arc::make_mut(&mut self.foresight);
+        foresight.set(id, &tenant, tenant.overcommit);
+        foresight.measure(probes);
         self.events.set_labels(&tenant.name, &tenant.labels);
+        let pollers = parts.iter().map(|part| part.poller).collect();
+        let served_at = parts.into_iter().filter_map(|part| Some((part.queues, self.pollers.sender(part.poller)?)));
+        self.waiting.insert(id, Ready { serve, served_at: served_at.collect() });
         let home = config.home(&tenant);
-        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), home, leaving: None });
-        Ok(Coming { id, fitted, parts, slots })
+        self.tenants.insert(id, Live { tenant, server: None, pollers, home, leaving: None, comes_back: false });
+        Ok(())
     }
 
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
@@ -384,29 +367,6 @@ impl ServedDrive {
         format!("{}:{}", self.config().runtime_dir.display(), self.config().device.name)
     }
 
-    /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
-    fn bring(&mut self, coming: Coming) -> Result<()> {
-        let Coming { id, fitted, parts, slots } = coming;
-        let Some(live) = self.tenants.get_mut(&id) else { return Ok(()) };
-        let mut served_at = Vec::new();
-        let mut failed = None;
-        for (part, slot) in parts.iter().zip(&slots) {
-            match slot.recv_timeout(ADD_LIMIT) {
-                Ok(slot) => {
-                    live.places.push((part.poller, slot));
-                    let sender = self.pollers.sender(part.poller);
-                    served_at.extend(sender.map(|sender| (part.queues.clone(), sender, TenantAt { id, slot })));
-                }
-                Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        self.waiting.insert(id, Ready { serve: fitted.serve, served_at });
-        self.apply(StateCommand::Placed(id))
-    }
-
     pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
         let server = (ready.serve)(ready.served_at)?;
         if let Some(live) = self.tenants.get_mut(&id) {
@@ -420,10 +380,8 @@ impl ServedDrive {
             return Err(nobody(id).into());
         };
         live.tenant.terms = terms;
-        let terms = Terms { pollers: live.places.len() as u16, ..terms };
-        for (poller, slot) in &live.places {
-            self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
-        }
+        let terms = Terms { pollers: live.pollers.len() as u16, ..terms };
+        live.pollers.iter().for_each(|poller| self.pollers.send(*poller, Message::ChangeTerms(id, terms)));
         let overcommits = live.tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
         self.events.set_labels(&live.tenant.name, &live.tenant.labels);
@@ -468,9 +426,8 @@ impl ServedDrive {
             let line = format!("{name}: formatted with LBAs of {lba_bytes} bytes");
             (self.around.sink)(Level::Info.of_tenant(&name), &line);
         }
-        for (poller, slot) in self.tenants.get(&id).iter().flat_map(|live| &live.places) {
-            let order = front_end::recorded(record, recorded.is_ok());
-            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
+        for poller in self.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
+            self.pollers.send(*poller, Message::Order(id, front_end::recorded(record, recorded.is_ok())));
         }
     }
 

@@ -7,9 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
-use anyhow::{Result, anyhow};
 use client_socket::Level;
 use config::{Config, Tenant};
 use confine::ThreadKind;
@@ -20,32 +18,28 @@ use rustix::fs::{AtFlags, CWD, unlinkat};
 use state::Command as StateCommand;
 use state::errors::nobody;
 
-use crate::served_drive::{ADD_LIMIT, Live, ServedDrive};
+use crate::served_drive::{Live, ServedDrive};
 use api::{DiskError, Reason};
 use runtime::front_end::Reached;
 use runtime::happening::Happening;
-use runtime::poller_thread::{Message, TenantAt};
+use runtime::poller_thread::Message;
 use runtime::threads;
 
 impl ServedDrive {
-    /// Has a tenant's pollers let go of it.
+    /// Has a tenant's pollers let go of it, for good.
     pub(crate) fn leave(&mut self, id: TenantId) {
-        let teller = self.teller.clone();
-        let left = move || {
-            let teller = teller.clone();
-            Box::new(move || teller.tell(Happening::Left(id))) as Box<dyn FnOnce() + Send>
-        };
-        if self.begin_to_leave(id, left).is_ok_and(|parts| parts > 0) {
-            return;
+        let live = self.tenants.get_mut(&id);
+        // One that never came to its pollers has left them, too.
+        if live.is_none_or(|live| std::mem::take(&mut live.comes_back) && live.leaving == Some(0)) {
+            self.left(id);
+        } else {
+            self.begin_to_leave(id);
         }
-        self.left(id);
     }
 
-    /// Takes a tenant off its socket, and has its pollers let go of it; each calls `left` then. Returns how many they
-    /// are.
-    fn begin_to_leave(&mut self, id: TenantId, left: impl Fn() -> Box<dyn FnOnce() + Send>) -> Result<usize> {
-        let live = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none());
-        let live = live.ok_or_else(|| nobody(id))?;
+    /// Takes a tenant off its socket, and has its pollers let go of it; [`left`](Self::left) hears of each.
+    fn begin_to_leave(&mut self, id: TenantId) {
+        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else { return };
         self.waiting.remove(&id);
         if let Some(server) = live.server.take() {
             server.stop();
@@ -57,19 +51,20 @@ impl ServedDrive {
             };
             let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
         }
-        let parts = live.places.len();
-        live.leaving = Some(parts);
-        for (poller, slot) in &live.places {
-            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left()));
+        live.leaving = Some(live.pollers.len());
+        for poller in &live.pollers {
+            let teller = self.teller.clone();
+            self.pollers.send(*poller, Message::Remove(id, Box::new(move || teller.tell(Happening::Left(id)))));
         }
-        Ok(parts)
     }
 
     /// A poller has let go of its part of a tenant.
     pub(crate) fn left(&mut self, id: TenantId) {
-        if let Some(parts) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) {
-            *parts = parts.saturating_sub(1);
-            if *parts > 0 {
+        if let Some(live) = self.tenants.get_mut(&id)
+            && let Some(pollers) = &mut live.leaving
+        {
+            *pollers = pollers.saturating_sub(1);
+            if *pollers > 0 || live.comes_back {
                 return;
             }
         }
@@ -97,27 +92,47 @@ impl ServedDrive {
         Some(live)
     }
 
-    /// Takes off a tenant that has no client, and so nothing in flight. Waits for its pollers, as for those of one that
-    /// comes.
-    fn take_off(&mut self, id: TenantId) -> Result<Option<Live>> {
-        let (gone, left) = channel();
-        let teller = self.teller.clone();
-        let tell = move || {
-            let (gone, teller) = (gone.clone(), teller.clone());
-            let tell = move || {
-                if gone.send(()).is_err() {
-                    teller.tell(Happening::Left(id));
-                }
-            };
-            Box::new(tell) as Box<dyn FnOnce() + Send>
-        };
-        for _ in 0..self.begin_to_leave(id, tell)? {
-            left.recv_timeout(ADD_LIMIT).map_err(|_| anyhow!("a poller does not let go of it"))?;
-            self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|parts| *parts -= 1);
+    /// Has the pollers of a tenant without a client let go of it. Unless a command goes on then, it is served again as it
+    /// was, where it belongs by then.
+    pub(crate) fn take_off(&mut self, id: TenantId) {
+        if let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) {
+            live.comes_back = true;
+            self.begin_to_leave(id);
         }
-        let live = self.forget(id);
-        self.apply(StateCommand::Left(id))?;
-        Ok(live)
+    }
+
+    /// As [`take_off`](Self::take_off), for a command that has done nothing yet.
+    ///
+    /// # Errors
+    /// Its pollers have not let go of it yet: the command is carried out anew once they have.
+    pub(crate) fn take_off_first(&mut self, id: TenantId) -> Result<(), DiskError> {
+        self.take_off(id);
+        if self.tenants.get(&id).is_none_or(|live| live.leaving == Some(0)) {
+            return Ok(());
+        }
+        self.awaited.push(id);
+        Err(DiskError::new(Reason::StillLeaving, "its pollers have not let go of it yet", "ask again in a moment"))
+    }
+
+    /// Forgets a tenant that its pollers have let go of and that is to be served again.
+    fn put_away(&mut self, id: TenantId) -> Option<Tenant> {
+        let live = self.forget(id)?;
+        self.apply_or_warn(StateCommand::Left(id));
+        Some(live.tenant)
+    }
+
+    /// Serves tenants again that were taken off their pollers, unless a command waits for that.
+    pub(crate) fn take_back(&mut self, is_awaited: impl Fn(TenantId) -> bool) {
+        let is_off = |(id, live): &(&TenantId, &Live)| live.leaving == Some(0) && !is_awaited(**id);
+        let off: Vec<TenantId> = self.tenants.iter().filter(is_off).map(|(id, _)| *id).collect();
+        let config = self.state.shared_config();
+        for tenant in off.into_iter().filter_map(|id| self.put_away(id)).collect::<Vec<_>>() {
+            let name = tenant.name.clone();
+            if let Err(error) = self.serve_placed(tenant, &config) {
+                let line = format!("{name}: it is served no more: {error:#}");
+                (self.around.sink)(Level::Warn.of_tenant(&name), &line);
+            }
+        }
     }
 
     /// Whether a client has a tenant's disk now.
@@ -155,7 +170,7 @@ impl ServedDrive {
     /// be served so is served as it was.
     ///
     /// # Errors
-    /// It is in use, or can't be served so.
+    /// It is in use, or can't be served so; or see [`take_off_first`](Self::take_off_first).
     pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, DiskError> {
         let name = tenant.name.clone();
         if self.is_attached(id) {
@@ -171,12 +186,8 @@ impl ServedDrive {
             return Err(DiskError::new(Reason::Zeroing, title, "ask again once `evenkeel operations` has it no more"));
         }
         self.pollers.check_cpus(&tenant)?;
-        let failed = |why| DiskError::new(Reason::Failed, why, "start the daemon again to have it served");
-        let old = match self.take_off(id) {
-            Ok(Some(live)) => live.tenant,
-            Ok(None) => return Err(nobody(id)),
-            Err(error) => return Err(failed(format!("{name:?} is served no more: {error:#}"))),
-        };
+        self.take_off_first(id)?;
+        let old = self.put_away(id).ok_or_else(|| nobody(id))?;
         let before = self.state.shared_config();
         self.serve_placed(tenant, config).map_err(|error| match self.serve_placed(old, &before) {
             Ok(_) => {
@@ -186,7 +197,7 @@ impl ServedDrive {
             Err(again) => {
                 let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");
                 (self.around.sink)(Level::Warn.of_tenant(&name), &why);
-                failed(why)
+                DiskError::new(Reason::Failed, why, "start the daemon again to have it served")
             }
         })
     }
@@ -195,7 +206,7 @@ impl ServedDrive {
     pub(crate) fn client_left(&mut self, name: &str) {
         let Some(id) = self.find_tenant(name) else { return };
         if self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id) {
-            self.follow(id, &self.state.shared_config());
+            self.take_off(id);
         }
     }
 
@@ -204,16 +215,6 @@ impl ServedDrive {
     pub(crate) fn take_policy(&mut self, policy: PolicyConfig, config: &Config) {
         self.change_policy(policy);
         let free: Vec<TenantId> = self.misplaced(config).filter(|id| self.is_free(*id)).collect();
-        free.into_iter().for_each(|id| self.follow(id, config));
-    }
-
-    fn follow(&mut self, id: TenantId, config: &Config) {
-        let Some(tenant) = self.tenants.get(&id).map(|live| live.tenant.clone()) else { return };
-        let name = tenant.name.clone();
-        let line = match self.remake(id, tenant, config) {
-            Ok(_) => return,
-            Err(problem) => format!("its pollers stay as they are: {problem}"),
-        };
-        (self.around.sink)(Level::Warn.of_tenant(&name), &line);
+        free.into_iter().for_each(|id| self.take_off(id));
     }
 }

@@ -9,7 +9,7 @@ use crate::owner::Owner;
 use crate::served_drive::ServedDrive;
 use api::{DiskError, Reason};
 use runtime::command::Recorded;
-use runtime::poller_thread::{Message, TenantAt};
+use runtime::poller_thread::Message;
 
 /// Commands that may wait at each poller to be taken: 20 ms of the fastest drive there is. 3 MiB.
 const RING_COMMANDS: usize = 1 << 16;
@@ -36,23 +36,23 @@ impl Owner {
 }
 
 impl ServedDrive {
-    /// `None`: it is leaving, or not at its pollers yet.
+    /// `None`: it is leaving.
     fn record(&self, id: TenantId) -> Option<Recorded> {
-        let live = self.tenants.get(&id).filter(|live| live.leaving.is_none() && !live.places.is_empty())?;
+        let live = self.tenants.get(&id).filter(|live| live.leaving.is_none())?;
         let start = self.now();
-        let ring = |(poller, slot): &(_, _)| {
+        let ring = |poller: &_| {
             let (recorder, recording) = recorder(RING_COMMANDS);
-            self.pollers.send(*poller, Message::Record(TenantAt { id, slot: *slot }, Some(Box::new(recorder))));
+            self.pollers.send(*poller, Message::Record(id, Some(Box::new(recorder))));
             recording
         };
-        let rings = live.places.iter().map(ring).collect();
+        let rings = live.pollers.iter().map(ring).collect();
         let drive = self.config().device.name.as_str().into();
         Some(Recorded { tenant: id, drive, policy: self.policy.name(), start, rings })
     }
 
     fn stop_recording(&self, id: TenantId) {
-        for (poller, slot) in self.tenants.get(&id).iter().flat_map(|live| &live.places) {
-            self.pollers.send(*poller, Message::Record(TenantAt { id, slot: *slot }, None));
+        for poller in self.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
+            self.pollers.send(*poller, Message::Record(id, None));
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use io_model::TenantId;
 use layout::Wiping;
+use poller::TenantProbes;
 
-use runtime::poller_thread::TenantAt;
 use runtime::pollers::PollerId;
 
 /// Where the wiper is.
@@ -15,7 +15,7 @@ pub(crate) enum State {
     #[default]
     Away,
     /// At a poller, with the range that starts there.
-    Busy(PollerId, TenantAt, u64, Begun),
+    Busy(PollerId, TenantId, u64, Begun),
     /// It was told to go.
     Leaving(TenantId),
 }
@@ -39,20 +39,13 @@ pub(crate) fn done_bytes(range: &Wiping) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Wiper {
     pub(crate) state: State,
+    /// What measures it, while it is there.
+    pub(crate) probes: Option<TenantProbes>,
     /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
     pub(crate) drive_makes_no_zeros: bool,
 }
 
 impl Wiper {
-    /// Its identifier at the pollers, while it is there.
-    pub(crate) fn id(&self) -> Option<TenantId> {
-        match self.state {
-            State::Away => None,
-            State::Busy(_, at, ..) => Some(at.id),
-            State::Leaving(id) => Some(id),
-        }
-    }
-
     /// Bytes per second since it was begun.
     pub(crate) fn rate(&self, range: &Wiping) -> Option<u64> {
         let State::Busy(.., offset_bytes, begun) = &self.state else { return None };

@@ -7,6 +7,7 @@ use config::{Config, Tenant};
 use io_model::{Nanos, TenantId};
 use planner::Site;
 use policy::{Floor, Limits, PolicyConfig, TenantPriority};
+use poller::TenantProbes;
 use promises::forecasts::Forecasts;
 use promises::planning::Question;
 use promises::{planning, words};
@@ -68,6 +69,7 @@ impl Said {
 #[derive(Debug, Clone)]
 pub struct Foresight {
     tenants: BTreeMap<TenantId, Said>,
+    probes: BTreeMap<TenantId, TenantProbes>,
     site: Site,
     policy: PolicyConfig,
     /// The drive is the one that the file names. Of another, the model could only mislead.
@@ -80,6 +82,7 @@ impl Foresight {
     pub fn new(config: &Config, profile: &Profile, policy: PolicyConfig, forecasts: &Forecasts) -> Self {
         Self {
             tenants: BTreeMap::new(),
+            probes: BTreeMap::new(),
             site: planning::site(profile.clone()),
             policy,
             named: config.device.profile_named,
@@ -105,6 +108,21 @@ impl Foresight {
         self.tenants.insert(id, said);
     }
 
+    /// What measures a tenant that was [`set`](Self::set), from before its pollers have it.
+    pub fn measure(&mut self, probes: TenantProbes) {
+        self.probes.insert(probes.tenant(), probes);
+    }
+
+    /// What measures a tenant. `None`: it left.
+    pub fn measured(&self, id: TenantId) -> Option<&TenantProbes> {
+        self.probes.get(&id)
+    }
+
+    /// What measures each tenant, in the order in which they came.
+    pub fn tenants(&self) -> impl Iterator<Item = &TenantProbes> {
+        self.probes.values()
+    }
+
     /// Another policy is in force: each tenant is to be [`set`](Self::set) again.
     pub fn change_policy(&mut self, policy: PolicyConfig) {
         self.policy = policy;
@@ -113,6 +131,7 @@ impl Foresight {
     /// A tenant left.
     pub fn forget(&mut self, id: TenantId) {
         self.tenants.remove(&id);
+        self.probes.remove(&id);
     }
 
     /// The name of the policy in force.

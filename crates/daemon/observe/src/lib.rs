@@ -42,8 +42,7 @@ use std::sync::Arc;
 
 use backend_nvme::LastHealth;
 use confine::ThreadKind;
-use io_model::TenantId;
-use poller::Board;
+use poller::{Board, TenantProbes};
 
 use crate::foresight::Foresight;
 
@@ -52,14 +51,14 @@ use crate::foresight::Foresight;
 pub struct DriveView {
     /// The drive.
     pub name: Arc<str>,
-    /// The probes of its tenants.
+    /// Its pollers.
     pub board: Arc<Board>,
-    /// What was said of them.
+    /// What was said of its tenants, and what measures them.
     pub foresight: Arc<Foresight>,
     /// What it says of itself, where the kernel does not have it.
     pub health: Option<LastHealth>,
     /// What overwrites deleted disks, while it is there: nothing is said of it.
-    pub wiper: Option<TenantId>,
+    pub wiper: Option<TenantProbes>,
 }
 
 /// The daemon, as threads that read know it.

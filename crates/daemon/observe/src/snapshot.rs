@@ -36,25 +36,24 @@ pub struct Mark {
     tenants: BTreeMap<TenantId, Counted>,
 }
 
-/// What a tenant had counted by then. It holds the probes too: those of a tenant that leaves go one by one.
+/// What a tenant had counted by then.
 struct Counted {
     at: Nanos,
-    probes: TenantProbes,
     counters: Counters,
     latencies: HistogramCounts,
 }
 
 impl Counted {
     /// Now; `before` is what was counted of the same tenant earlier.
-    fn now(probes: TenantProbes, at: Nanos, before: Option<Self>) -> Self {
+    fn now(probes: &TenantProbes, at: Nanos, before: Option<Self>) -> Self {
         let counters = probes.counters();
-        let before = before.filter(|it| it.counters.completed == counters.completed && it.probes.is(&probes));
+        let before = before.filter(|it| it.counters.completed == counters.completed);
         let latencies = match before {
             Some(before) => before.latencies,
             None if counters.completed == 0 => HistogramCounts::default(),
             None => probes.latency_counts(),
         };
-        Self { at, probes, counters, latencies }
+        Self { at, counters, latencies }
     }
 }
 
@@ -87,7 +86,7 @@ impl DriveMarks {
         self.of.retain(|name, _| drives.iter().any(|drive| drive.name == *name));
         for drive in drives {
             let mark = self.of.entry(Arc::clone(&drive.name)).or_insert_with(|| Mark::of_nobody(at));
-            mark.move_on(&drive.board, at, &go_on);
+            mark.move_on((&drive.board, &drive.foresight), at, &go_on);
         }
     }
 }
@@ -150,23 +149,17 @@ impl Marks {
 }
 
 impl Mark {
-    /// Now.
-    pub fn now(board: &Board, at: Nanos) -> Self {
-        let counted = |probes: TenantProbes| (probes.tenant(), Counted::now(probes, at, None));
-        Self { at, cpu: PollersMark::now(board, at), tenants: board.tenants().into_iter().map(counted).collect() }
-    }
-
     /// Moves the mark on. Counts of idle tenants are not copied again. Spans of tenants with `go_on` began earlier.
-    pub fn move_on(&mut self, board: &Board, at: Nanos, go_on: impl Fn(TenantId) -> bool) {
+    pub fn move_on(&mut self, (board, foresight): (&Board, &Foresight), at: Nanos, go_on: impl Fn(TenantId) -> bool) {
         let mut before = std::mem::take(&mut self.tenants);
-        let counted = |probes: TenantProbes| {
+        let counted = |probes: &TenantProbes| {
             let id = probes.tenant();
             match before.remove(&id) {
-                Some(before) if go_on(id) && before.probes.is(&probes) => (id, before),
+                Some(before) if go_on(id) => (id, before),
                 before => (id, Counted::now(probes, at, before)),
             }
         };
-        let tenants = board.tenants().into_iter().map(counted).collect();
+        let tenants = foresight.tenants().map(counted).collect();
         *self = Self { at, cpu: PollersMark::now(board, at), tenants };
     }
 
@@ -178,7 +171,7 @@ impl Mark {
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
     fn until(&self, now: Nanos, drive: &DriveView, cpu: &CpuUse, usuals: &Usuals) -> Vec<TenantRow> {
         let foresight = &drive.foresight;
-        let mut observed = self.measure(now, &drive.board, foresight);
+        let mut observed = self.measure(now, foresight);
         foresight.predict(&mut observed);
         foresight.explain(&mut observed, cpu);
         let blame = |tenant: &Observed| blame(foresight, &observed, cpu, usuals, tenant.id).0;
@@ -195,20 +188,16 @@ impl Mark {
 
     /// What happened from the mark until `now`, without what follows from a model; in the order in which tenants came.
     /// Of one that came since, everything.
-    pub fn measure(&self, now: Nanos, board: &Board, foresight: &Foresight) -> Vec<Observed> {
-        let observe = |mut observed: Observed| {
-            let is_there = foresight.describe(observed.id, &mut observed.row);
-            is_there.then_some(observed)
+    pub fn measure(&self, now: Nanos, foresight: &Foresight) -> Vec<Observed> {
+        let nothing = (Counters::default(), HistogramCounts::default());
+        let observe = |probes: &TenantProbes| {
+            let before = self.tenants.get(&probes.tenant());
+            let (at, (counters, latencies)) =
+                before.map_or((self.at, (&nothing.0, &nothing.1)), |it| (it.at, (&it.counters, &it.latencies)));
+            let mut observed = observed(probes, counters, latencies, now - at);
+            foresight.describe(observed.id, &mut observed.row).then_some(observed)
         };
-        let were_there = self
-            .tenants
-            .values()
-            .map(|Counted { at, probes, counters, latencies }| observed(probes, counters, latencies, now - *at));
-        let came = board.tenants().into_iter().filter(|probes| !self.tenants.contains_key(&probes.tenant()));
-        // Identifiers only grow.
-        let came =
-            came.map(|probes| observed(&probes, &Counters::default(), &HistogramCounts::default(), now - self.at));
-        were_there.chain(came).filter_map(observe).collect()
+        foresight.tenants().filter_map(observe).collect()
     }
 }
 

@@ -38,8 +38,7 @@ struct Record {
 struct Known {
     drive: Arc<str>,
     name: String,
-    probes: TenantProbes,
-    /// What was counted before those probes.
+    /// What the daemon before counted.
     before: Totals,
     /// All, when it was last looked at.
     total: Totals,
@@ -73,19 +72,13 @@ impl Ledger {
         let known = self.known.entry(probes.tenant()).or_insert_with(|| Known {
             drive: Arc::clone(drive),
             name: name.to_owned(),
-            probes: probes.clone(),
             before: self.earlier.get_mut(&**drive).and_then(|tenants| tenants.remove(name)).unwrap_or_default(),
             total: Totals::default(),
             is_seen: true,
         });
-        if !known.probes.is(probes) {
-            // It went from poller to poller.
-            known.before += &counted(&known.probes);
-            known.probes = probes.clone();
-        }
         known.is_seen = true;
         known.total = known.before.clone();
-        known.total += &counted(&known.probes);
+        known.total += &counted(probes);
         known.total.clone()
     }
 
@@ -129,11 +122,11 @@ impl Served {
     /// All tenants with a name.
     pub fn all(views: &[DriveView]) -> Vec<Self> {
         let of_drive = |view: &DriveView| {
-            let served = |probes: TenantProbes| {
+            let served = |probes: &TenantProbes| {
                 let name = view.foresight.name(probes.tenant())?.to_owned();
-                Some(Self { drive: Arc::clone(&view.name), name, probes })
+                Some(Self { drive: Arc::clone(&view.name), name, probes: probes.clone() })
             };
-            view.board.tenants().into_iter().filter_map(served).collect::<Vec<_>>()
+            view.foresight.tenants().filter_map(served).collect::<Vec<_>>()
         };
         views.iter().flat_map(of_drive).collect()
     }
@@ -213,7 +206,7 @@ mod tests {
     }
 
     fn probes(id: u32) -> TenantProbes {
-        Arc::new(poller::Probe::new(TenantId(id), policy::Class::BestEffort { weight: 1 })).into()
+        [Arc::new(poller::Probe::new(TenantId(id), policy::Class::BestEffort { weight: 1 }))].into_iter().collect()
     }
 
     #[test]
@@ -223,8 +216,6 @@ mod tests {
         recorded(&path);
         let (mut ledger, said) = ledger(&path);
         let drive = Arc::from("fast");
-        assert_eq!(ledger.total(&drive, "db", &probes(1)), of_reads(7));
-        // It went to other pollers, which have counted nothing yet.
         assert_eq!(ledger.total(&drive, "db", &probes(1)), of_reads(7));
         ledger.record();
         // A tenant that left is forgotten. A drive that is missing is not.

@@ -97,7 +97,7 @@ impl Verdicts {
         let mut unclear = BTreeSet::new();
         for view in views {
             let mark = self.marks.of(view);
-            let mut observed = mark.measure(now, &view.board, &view.foresight);
+            let mut observed = mark.measure(now, &view.foresight);
             view.foresight.predict(&mut observed);
             let cpu = mark.cpu_use(now, &view.board);
             let is_broken = |tenant: &&Observed| tenant.row.kept == Some(false);

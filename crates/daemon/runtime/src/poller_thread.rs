@@ -52,40 +52,29 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// What other threads tell a poller.
 pub enum Message<S: FrontEnd> {
-    /// Serve a tenant's queues; answered with their place. No answer: there is no place left.
-    Add(Box<Addition<S>>, Sender<TenantSlot>),
-    /// What the client of a tenant wants.
-    Order(TenantAt, S::Order),
+    /// Serve a tenant's queues. What is sent to the tenant after this reaches it.
+    Add(Box<Addition<S>>),
+    /// What the client of a tenant wants. Of a tenant that left it is dropped, as the others are.
+    Order(TenantId, S::Order),
     /// A tenant has other terms.
-    ChangeTerms(TenantAt, Terms),
+    ChangeTerms(TenantId, Terms),
     /// Every command of a tenant is recorded from now on, or no more.
-    Record(TenantAt, Option<Box<Recorder>>),
+    Record(TenantId, Option<Box<Recorder>>),
     /// Another policy decides.
     ChangePolicy(Box<AnyPolicy>),
     /// Let a tenant go as soon as nothing of it is in flight, and say so.
-    Remove(TenantAt, Box<dyn FnOnce() + Send>),
+    Remove(TenantId, Box<dyn FnOnce() + Send>),
     /// Behave like this from now on.
     Behave(Behaviour),
     /// Finish what is in flight and end.
     Drain,
 }
 
-/// A tenant, and its place at a poller. Places are used again: a message to a tenant that left must not reach the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TenantAt {
-    /// The tenant's identifier; not reused.
-    pub id: TenantId,
-    /// Where.
-    pub slot: TenantSlot,
-}
-
-/// A tenant that comes to a poller.
+/// A tenant that comes to a poller, which has fewer than 65535.
 pub struct Addition<S> {
     /// Its queues.
     pub front_end: S,
-    /// The tenant's identifier; not reused.
-    pub id: TenantId,
-    /// What measures it here.
+    /// What measures it here. Its tenant's identifier is not reused.
     pub probe: Arc<Probe>,
     /// What it was promised and is held to.
     pub terms: Terms,
@@ -202,7 +191,7 @@ struct Runner<S: FrontEnd, B> {
     /// Tenants with orders that wait for commands in flight.
     unsettled: Vec<TenantSlot>,
     /// Tenants that are to go, and whom to tell.
-    leaving: Vec<(TenantAt, Box<dyn FnOnce() + Send>)>,
+    leaving: Vec<(TenantId, TenantSlot, Box<dyn FnOnce() + Send>)>,
     next_health: Nanos,
     /// When it last gave way.
     napped: Nanos,
@@ -273,31 +262,31 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             let Ok(message) = self.receiver.try_recv() else { return false };
             panics::drill();
             match message {
-                Message::Add(addition, done) => self.add(*addition, &done),
+                Message::Add(addition) => self.add(*addition),
                 Message::Order(tenant, order) => {
                     panics::hang_drill();
-                    let Some(slot) = self.place_of(tenant) else { continue };
+                    let Some(slot) = self.tenants.get(&tenant).copied() else { continue };
                     if let Some((front_end, mut memory)) = self.poller.source_and_memory(slot) {
                         front_end.order(order, &mut memory);
                         self.look_after(slot);
                     }
                 }
                 Message::ChangeTerms(tenant, terms) => {
-                    if let Some(slot) = self.place_of(tenant) {
-                        self.poller.change_terms(slot, &terms, self.clock.now());
+                    if let Some(slot) = self.tenants.get(&tenant) {
+                        self.poller.change_terms(*slot, &terms, self.clock.now());
                     }
                 }
                 Message::Record(tenant, recorder) => {
-                    if let Some(slot) = self.place_of(tenant) {
-                        self.poller.record(slot, recorder.map(|it| *it));
+                    if let Some(slot) = self.tenants.get(&tenant) {
+                        self.poller.record(*slot, recorder.map(|it| *it));
                     }
                 }
                 Message::ChangePolicy(policy) => self.poller.change_policy(*policy),
                 Message::Remove(tenant, gone) => {
-                    let Some(slot) = self.place_of(tenant) else { continue };
+                    let Some(slot) = self.tenants.get(&tenant).copied() else { continue };
                     if let Some(front_end) = self.poller.source_mut(slot) {
                         front_end.leave();
-                        self.leaving.push((tenant, gone));
+                        self.leaving.push((tenant, slot, gone));
                         self.look_after(slot);
                     }
                 }
@@ -312,19 +301,11 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         false
     }
 
-    fn add(&mut self, addition: Addition<S>, done: &Sender<TenantSlot>) {
-        let Addition { front_end, id, probe, terms } = addition;
-        probe.served_by(self.number);
-        // Without an answer the caller finds that there was no slot.
-        let Ok(slot) = self.poller.add(front_end, probe, &terms) else { return };
-        self.tenants.insert(id, slot);
-        // The asking thread may have given up.
-        let _ = done.send(slot);
-    }
-
-    /// Where a tenant is; `None`: it left.
-    fn place_of(&self, TenantAt { id, slot }: TenantAt) -> Option<TenantSlot> {
-        self.tenants.get(&id).copied().filter(|place| *place == slot)
+    fn add(&mut self, Addition { front_end, probe, terms }: Addition<S>) {
+        let id = probe.tenant();
+        if let Ok(slot) = self.poller.add(front_end, probe, &terms) {
+            self.tenants.insert(id, slot);
+        }
     }
 
     /// Has what a tenant's orders wait for looked at after each iteration.
@@ -342,11 +323,11 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             if front_end.settle(&mut memory) {
                 return true;
             }
-            let Some(at) = leaving.iter().position(|(leaving, _)| leaving.slot == *slot) else { return false };
+            let Some(at) = leaving.iter().position(|(_, leaving, _)| leaving == slot) else { return false };
             if poller.remove(*slot, now).is_none() {
                 return true;
             }
-            let (TenantAt { id, .. }, gone) = leaving.swap_remove(at);
+            let (id, _, gone) = leaving.swap_remove(at);
             tenants.remove(&id);
             gone();
             false

@@ -10,13 +10,13 @@ use backend_nvme::{LastHealth, Pins};
 use config::{AllowedCpus, Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
-use policy::{PolicyConfig, PollerShape};
-use poller::Board;
+use policy::{PolicyConfig, PollerShape, Terms};
+use poller::{Board, Probe};
 
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
-use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
+use crate::poller_thread::{Addition, Behaviour, Message, PollerSender, Thread};
 use crate::poller_watchdog::Pulses;
 use crate::{iteration_times, poller_shape, threads};
 use api::{DiskError, Reason};
@@ -266,11 +266,16 @@ impl Pollers {
         }
     }
 
-    /// A tenant has queues there from now on.
-    pub fn serves(&mut self, id: PollerId, tenant: TenantId) {
+    /// Has a poller serve a tenant's queues, or some of them. Returns what measures them. A poller that is stuck gets to
+    /// them later: nobody waits for it.
+    pub fn add(&mut self, id: PollerId, tenant: TenantId, front_end: Served, terms: Terms) -> Arc<Probe> {
+        let probe = Arc::new(Probe::new(tenant, terms.class));
+        probe.served_by(id.0);
         if let Some(open) = self.open.get_mut(&id) {
             open.serves.insert(tenant);
+            open.sender.send(Message::Add(Box::new(Addition { front_end, probe: Arc::clone(&probe), terms })));
         }
+        probe
     }
 
     /// A tenant has queues nowhere any more.

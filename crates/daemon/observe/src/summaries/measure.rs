@@ -130,20 +130,14 @@ impl Marks {
 /// What the tenants of one drive did since they had counted `old`, and what they have counted now.
 fn of_drive(old: &BTreeMap<TenantId, Counted>, view: &DriveView) -> (Vec<Summary>, BTreeMap<TenantId, Counted>) {
     let (mut summaries, mut counted) = (Vec::new(), BTreeMap::new());
-    for probes in view.board.tenants() {
+    for probes in view.foresight.tenants().chain(&view.wiper) {
         let id = probes.tenant();
-        let Some(name) = name_of(id, old, view) else { continue };
-        let start = Counted::start(&name, &probes);
-        let is_same = |it: &&Counted| it.probes.is(&probes);
-        // A new tenant counts from its start. If pollers come or go, the counts of the former ones end the interval.
-        let before = old.get(&id);
-        let now = match before {
-            None => start.now(),
-            Some(before) => Counted { name: Arc::clone(&name), ..before.now() },
-        };
-        summaries.extend(before.unwrap_or(&start).until(&now));
-        let same = before.is_none() || before.filter(is_same).is_some();
-        counted.insert(id, if same { now } else { start.now() });
+        // A new tenant counts from its start.
+        let start = Counted::start(&name_of(id, old, view), probes);
+        let before = old.get(&id).unwrap_or(&start);
+        let now = Counted { name: Arc::clone(&start.name), ..before.now() };
+        summaries.extend(before.until(&now));
+        counted.insert(id, now);
     }
     // Those that left did something before they went.
     let left = old.iter().filter(|(id, _)| !counted.contains_key(id));
@@ -154,14 +148,7 @@ fn of_drive(old: &BTreeMap<TenantId, Counted>, view: &DriveView) -> (Vec<Summary
     (summaries, counted)
 }
 
-/// A tenant that is going has the name that it had.
-fn name_of(id: TenantId, old: &BTreeMap<TenantId, Counted>, view: &DriveView) -> Option<Arc<str>> {
-    let said = view.foresight.name(id);
-    let known = old.get(&id).map(|it| &it.name);
-    match (said, known) {
-        (Some(said), Some(known)) if **known == *said => Some(Arc::clone(known)),
-        (Some(said), _) => Some(said.into()),
-        (None, Some(known)) => Some(Arc::clone(known)),
-        (None, None) => (view.wiper == Some(id)).then(|| WIPER.into()),
-    }
+fn name_of(id: TenantId, old: &BTreeMap<TenantId, Counted>, view: &DriveView) -> Arc<str> {
+    let name = view.foresight.name(id).unwrap_or(WIPER);
+    old.get(&id).filter(|it| *it.name == *name).map_or_else(|| name.into(), |it| Arc::clone(&it.name))
 }

@@ -21,13 +21,13 @@ use super::virtio_client::{self, VirtioClient};
 use super::virtio_lasting::Lasting;
 use super::{Port, Reached, Served, nvme};
 use crate::drive_trait::Facts;
-use crate::poller_thread::{PollerSender, TenantAt};
+use crate::poller_thread::PollerSender;
 
 /// Has a guest's Format recorded; the answer is an order, [`recorded`](super::recorded).
 pub type OnFormat = Box<dyn Fn(FormatRecord) + Send>;
 
 /// Some of a tenant's queues, and where they are served.
-pub type ServedAt = (Range<u16>, PollerSender<Served>, TenantAt);
+pub type ServedAt = (Range<u16>, PollerSender<Served>);
 
 /// A tenant's front end, before it is anywhere.
 pub struct Fitted {
@@ -78,11 +78,11 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let (around, pins) = (making.around.clone(), making.pins.clone());
+    let (id, around, pins) = (making.id, making.around.clone(), making.pins.clone());
     let log = Log::new(Arc::clone(&around.sink), &making.tenant.name);
     let (parts, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
-        let port = |(queues, poller, tenant): &ServedAt| Port::new(queues.clone(), poller.clone(), *tenant);
+        let port = |(queues, poller): &ServedAt| Port::new(queues.clone(), poller.clone(), id);
         let Some((first, others)) = places.split_first() else { bail!("{}: no poller serves it", spec.name) };
         let (first_port, other_ports) = (port(first), others.iter().map(port).collect::<Vec<Port<nvme::Order>>>());
         other_ports.iter().for_each(|other| other.order(nvme::Order::Parts(vec![port(first)])));
@@ -113,7 +113,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let parts = queues.iter().map(part).collect();
     let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
-        let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
+        let ports = places.into_iter().map(|(queues, poller)| Port::new(queues, poller, id)).collect();
         let log = Log::new(Arc::clone(&around.sink), &name);
         let client = VirtioClient::new(name, disk, ports, (budget, pins), lasting, log);
         Ok(Reached::Socket(vhost_user::serve(client.spec(), listener, Box::new(client), around)?))
@@ -140,8 +140,7 @@ fn block_device(making: Making<'_>) -> Result<Fitted> {
     let parts = queues.iter().map(part).collect();
     let mark = ublk::mark(drive_mark, &name);
     let serve = move |places: Vec<ServedAt>| {
-        let ports: Vec<_> =
-            places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
+        let ports: Vec<_> = places.into_iter().map(|(queues, poller)| Port::new(queues, poller, id)).collect();
         let log = Log::new(Arc::clone(&around.sink), &name);
         Ok(Reached::Device(BlockDevice::start(name, mark, shape, &ports, helper, log)?))
     };

@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
-use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, TenantId, Token};
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
@@ -28,7 +28,7 @@ pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace, for_p
 pub use self::reached::Reached;
 pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
 pub use self::wiper::{Order as Wipe, Wiper};
-use crate::poller_thread::{Message, PollerSender, TenantAt};
+use crate::poller_thread::{Message, PollerSender};
 use crate::poller_waker::{PollerWaker, Watch};
 
 /// Why a client is cut off.
@@ -126,7 +126,7 @@ pub struct Port<O> {
 
 impl<O: 'static> Port<O> {
     /// To a tenant at that poller.
-    pub fn new<S>(queues: Range<u16>, poller: PollerSender<S>, tenant: TenantAt) -> Self
+    pub fn new<S>(queues: Range<u16>, poller: PollerSender<S>, tenant: TenantId) -> Self
     where
         S: FrontEnd,
         S::Order: From<O>,

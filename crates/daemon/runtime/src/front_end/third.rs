@@ -13,7 +13,7 @@ use poller::{Board, Poller, Probe};
 
 use super::{FrontEnd, MappedU32, Port, nvme, virtio};
 use crate::doorbell_scanner::DoorbellScanner;
-use crate::poller_thread::{self, Addition, Behaviour, Message, Start, TenantAt};
+use crate::poller_thread::{self, Addition, Behaviour, Message, Start};
 use crate::poller_watchdog::Pulses;
 use observe::clock::Clock;
 
@@ -146,11 +146,9 @@ fn a_third_front_end_reads_what_it_wrote() {
     let place = Place { tenant: id, disk: 0, base_bytes: 64 << 10 };
     let front_end =
         Tiny { place, memory: None, waiting: VecDeque::new(), in_flight: Vec::new(), next: 0, gone: None }.into();
-    let (done, slot) = channel();
     let probe = Arc::new(Probe::new(id, terms.class));
-    poller.send(Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
-    let at = TenantAt { id, slot: slot.recv().unwrap() };
-    let port: Port<Order> = Port::new(0..1, poller.clone(), at);
+    poller.send(Message::Add(Box::new(Addition { front_end, probe, terms })));
+    let port: Port<Order> = Port::new(0..1, poller.clone(), id);
 
     let memory = Mapping::anonymous(BLOCK_BYTES as usize).unwrap();
     let (done, mapped) = channel();
@@ -176,7 +174,7 @@ fn a_third_front_end_reads_what_it_wrote() {
     port.order(Order::Gone(gone));
     told.recv().unwrap();
     let (gone, told) = channel();
-    poller.send(Message::Remove(at, Box::new(move || gone.send(()).unwrap())));
+    poller.send(Message::Remove(id, Box::new(move || gone.send(()).unwrap())));
     told.recv().unwrap();
     assert_eq!(Arc::strong_count(&memory), 1, "nothing of it is left at the poller");
     let (done, outcome) = channel();
