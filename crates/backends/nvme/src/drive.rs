@@ -263,6 +263,7 @@ impl NvmeDrive {
         let entries = depth.min(self.shared.max_depth) as u16 + 1;
         let open = Open { classes, weights, entries, reply };
         self.orders.send(Order::Open(open)).map_err(|_| StartError::Gone)?;
+        // The daemon's owner waits here: only the drive's thread has the controller, and a poller starts with queues.
         let new = answer.recv().map_err(|_| StartError::Gone)??;
         Ok(NvmeQueues::new(&self.shared, &self.orders, new, depth)?)
     }

@@ -159,6 +159,7 @@ impl Owner {
         let opened = self.open(former.declared(), HandedIn::Nvme(opened))?;
         if let Some(mut former) = self.drives.remove(&id) {
             let servers = former.begin_to_stop();
+            // The drive was given up, so nothing is in flight; its queues must be closed before others are opened.
             former.pollers.join();
             part_with(servers);
         }
@@ -245,6 +246,7 @@ impl Owner {
                 (self.common.around.sink)(Level::Warn.of_drive(name), &format!("{name}: {error}"));
             }
             drive.begin_to_stop();
+            // Once this is answered others may write to the drive. Only the wiper can have something in flight.
             drive.pollers.join();
         }
         self.tell(EventKind::DriveRemoved, name, "removed");

@@ -29,7 +29,7 @@ impl ServedDrive {
     /// Has a tenant's pollers let go of it, for good.
     pub(crate) fn leave(&mut self, id: TenantId) {
         let live = self.tenants.get_mut(&id);
-        // One that never came to its pollers has left them, too.
+        // A tenant that never came to its pollers has left them, too.
         if live.is_none_or(|live| std::mem::take(&mut live.comes_back) && live.leaving == Some(0)) {
             self.left(id);
         } else {
@@ -92,8 +92,8 @@ impl ServedDrive {
         Some(live)
     }
 
-    /// Has the pollers of a tenant without a client let go of it. Unless a command goes on then, it is served again as it
-    /// was, where it belongs by then.
+    /// Has the pollers of a tenant without a client let go of it. Unless a command goes on then, it is served again as
+    /// it was, where it belongs by then.
     pub(crate) fn take_off(&mut self, id: TenantId) {
         if let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) {
             live.comes_back = true;

@@ -191,7 +191,7 @@ struct Runner<S: FrontEnd, B> {
     /// Tenants with orders that wait for commands in flight.
     unsettled: Vec<TenantSlot>,
     /// Tenants that are to go, and whom to tell.
-    leaving: Vec<(TenantId, TenantSlot, Box<dyn FnOnce() + Send>)>,
+    leaving: Vec<(TenantId, Box<dyn FnOnce() + Send>)>,
     next_health: Nanos,
     /// When it last gave way.
     napped: Nanos,
@@ -286,7 +286,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                     let Some(slot) = self.tenants.get(&tenant).copied() else { continue };
                     if let Some(front_end) = self.poller.source_mut(slot) {
                         front_end.leave();
-                        self.leaving.push((tenant, slot, gone));
+                        self.leaving.push((tenant, gone));
                         self.look_after(slot);
                     }
                 }
@@ -323,11 +323,11 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             if front_end.settle(&mut memory) {
                 return true;
             }
-            let Some(at) = leaving.iter().position(|(_, leaving, _)| leaving == slot) else { return false };
+            let Some(at) = leaving.iter().position(|(id, _)| tenants.get(id) == Some(slot)) else { return false };
             if poller.remove(*slot, now).is_none() {
                 return true;
             }
-            let (id, _, gone) = leaving.swap_remove(at);
+            let (id, gone) = leaving.swap_remove(at);
             tenants.remove(&id);
             gone();
             false

@@ -266,8 +266,8 @@ impl Pollers {
         }
     }
 
-    /// Has a poller serve a tenant's queues, or some of them. Returns what measures them. A poller that is stuck gets to
-    /// them later: nobody waits for it.
+    /// Has a poller serve a tenant's queues, or some of them. Returns what measures them. A stuck poller gets to them
+    /// later: nobody waits for it.
     pub fn add(&mut self, id: PollerId, tenant: TenantId, front_end: Served, terms: Terms) -> Arc<Probe> {
         let probe = Arc::new(Probe::new(tenant, terms.class));
         probe.served_by(id.0);
@@ -293,7 +293,7 @@ impl Pollers {
             if let Some(open) = self.open.remove(id) {
                 self.threads.running.fetch_sub(1, Ordering::Relaxed);
                 open.sender.send(Message::Drain);
-                // It has nothing in flight, so it ends at once.
+                // Its HWQs must be free before others are opened. It has nothing in flight, so it ends at once.
                 let _ = open.thread.join();
             }
         }
@@ -307,7 +307,8 @@ impl Pollers {
         self.open.values().for_each(|open| open.sender.send(Message::Drain));
     }
 
-    /// Waits until all pollers have ended that were told to drain. Returns what the drive never answered.
+    /// Waits until all pollers have ended that were told to drain: 10 s for a drive that does not answer, since it must
+    /// be nobody's when this returns. Returns what the drive never answered.
     pub fn join(&mut self) -> u32 {
         let open = std::mem::take(&mut self.open);
         self.threads.running.fetch_sub(open.len(), Ordering::Relaxed);

@@ -18,7 +18,8 @@ use super::Port;
 use super::ublk::{Order, Starting};
 use crate::drive_trait::Facts;
 
-/// A poller that has not taken its queues on by then is stuck.
+/// A poller that has not taken its queues on by then is stuck. The owner waits: the kernel starts a device only once
+/// its queues are served, and the answer to a create says whether it did.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// Requests of each queue that the kernel hands over at a time.

@@ -22,7 +22,8 @@ use self::talk::Talk;
 use self::wire::{Answer, Framing, Request, VERSION};
 use crate::message::send_now;
 
-/// How long the keeper may take for an answer: it waits for nobody.
+/// How long the keeper may take for an answer: it waits for nobody. The daemon's owner waits for it, since no client
+/// may come before the keeper has what outlives the daemon.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// For the first one it waits for the daemon before this one to end.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
