@@ -323,7 +323,7 @@ fn remedies_of(staged: &Staged, usual_ms: u64, declared: &[&str]) -> Vec<api::Re
 fn a_neighbour_is_limited_to_what_it_is_known_to_do_without_harm() {
     let mut staged = Staged::new();
     staged.batch_grows();
-    let command = |staged: &Staged, usual_ms| Some(remedies_of(staged, usual_ms, &[]).first()?.command.clone()?);
+    let command = |staged: &Staged, usual_ms| remedies_of(staged, usual_ms, &[]).first()?.command.clone();
     let limit = Some("evenkeel disk set batch --rw-bandwidth 75MiB/s".to_owned());
     assert_eq!(command(&staged, 60_000), limit);
     assert_eq!(command(&staged, 59_999), None, "less than a minute is known");
