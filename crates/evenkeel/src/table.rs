@@ -1,6 +1,7 @@
 //! Tables for people.
 
 use api::{BoundRow, DriveHealth, Snapshot, TenantRow};
+use io_model::Nanos;
 
 /// Lays out rows under a heading: the first column to the left, numbers to the right. What a drive says of itself may
 /// be in it: control characters, which a terminal would act on, are shown as `?`.
@@ -40,14 +41,9 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A time with its unit: nanoseconds where microseconds would show none of it, larger units from 100 ms on.
+/// A time with the unit that fits, to three digits.
 pub fn span(us: f64) -> String {
-    match us {
-        _ if us < 1.0 => format!("{:.0} ns", us * 1e3),
-        _ if us < 100_000.0 => format!("{} µs", micros(us)),
-        _ if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
-        _ => format!("{:.1} s", us / 1e6),
-    }
+    if us < 1.0 { format!("{:.0} ns", us * 1e3) } else { planner::words(Nanos((us * 1e3) as u64)) }
 }
 
 /// A count with a unit prefix.
@@ -211,7 +207,7 @@ mod tests {
     #[test]
     fn a_span_has_the_unit_that_fits() {
         let spans = [0.25, 60.0, 82_900.0, 250_000.0, 1e6].map(span);
-        assert_eq!(spans, ["250 ns", "60.0 µs", "82900 µs", "250 ms", "1.0 s"]);
+        assert_eq!(spans, ["250 ns", "60.0 µs", "82.9 ms", "250 ms", "1.0 s"]);
     }
 
     #[test]

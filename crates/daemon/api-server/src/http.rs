@@ -7,9 +7,9 @@ use std::time::Duration;
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
     DiskState, Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow,
-    Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS,
-    Moved, NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step, TenantRow,
-    Wipe,
+    Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S,
+    MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step,
+    TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -82,6 +82,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         LiveDisk,
         LiveDrive,
         LiveLatency,
+        LivePoller,
         LiveVerdict,
         LiveTenant,
         Moved,
@@ -150,7 +151,6 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
         .route(STATS, get(stats::stats))
-        .route("/v1/why/{tenant}", get(http_why::why))
         .merge(looks())
         .route("/", get(the_page))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
@@ -164,12 +164,13 @@ pub fn router(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-/// The routes that return figures. Each is computed once a second at most.
+/// The routes that return figures. Each is computed once a second at most, but for `why`: its thread has few places.
 fn looks() -> Router<Asked> {
     Router::new()
         .route("/metrics", get(http_observed::metrics))
         .route("/live", get(http_observed::live))
         .route("/live/{name}", get(http_observed::live_of))
+        .route("/v1/why/{tenant}", get(http_why::why))
 }
 
 /// The routes for the TCP port: figures only, nothing that changes anything.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use api::{
-    Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, LiveVerdict, Moved, TenantRow,
+    Disk, DiskError, Drive, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict, Moved,
+    TenantRow,
 };
 use metrics::Verdict;
 use poller::TenantProbes;
@@ -80,8 +81,14 @@ impl Live {
         let span = self.marks.as_ref().map(|marks| now - marks.at());
         let span = span.filter(|span| span.0 <= SPAN_MAX.as_nanos() as u64);
         let marks = self.marks.get_or_insert_with(|| DriveMarks::of_nobody(now));
-        let (mut told, mut tenants) = (Vec::new(), Vec::new());
+        let (mut told, mut tenants, mut pollers) = (Vec::new(), Vec::new(), Vec::new());
         for view in &views {
+            let spent = marks.of(view).cpu_use(now, &view.board).0;
+            pollers.extend(spent.into_iter().filter(|_| span.is_some()).map(|(poller, spent)| LivePoller {
+                poller,
+                busy_percent: spent.busy * 100.0,
+                cpu_wait_percent: spent.waited * 100.0,
+            }));
             for observed in marks.of(view).measure(now, &view.foresight) {
                 let Some(probes) = view.foresight.measured(observed.id) else { continue };
                 let row = TenantRow { drive: view.name.to_string(), ..observed.row };
@@ -98,6 +105,7 @@ impl Live {
             at_unix_ms: unix_ms(),
             span_ms: span.map(|span| span.0.div_ceil(1_000_000)),
             drives: drives.into_iter().map(|drive| holdings(drive, &disks)).collect(),
+            pollers,
             tenants: told,
             operations,
             events: self.events.last(EVENTS),

@@ -24,7 +24,7 @@ pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, 
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
-pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, LiveVerdict, Moved};
+pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict, Moved};
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use patch::{DiskPatch, Dropped};
 pub use rest::{NoDaemon, Rest, api_path};

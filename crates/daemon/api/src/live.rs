@@ -26,12 +26,26 @@ pub struct Live {
     pub span_ms: Option<u64>,
     /// The drives, in the order in which they were added.
     pub drives: Vec<LiveDrive>,
+    /// The running pollers, drive by drive.
+    #[serde(default)]
+    pub pollers: Vec<LivePoller>,
     /// The tenants, drive by drive, in the order in which they were added.
     pub tenants: Vec<LiveTenant>,
     /// Background operations, such as overwriting deleted disks.
     pub operations: Vec<Operation>,
     /// The last 50 events, oldest first. Clients that attach and detach are left out.
     pub events: Vec<Event>,
+}
+
+/// A poller over the span.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LivePoller {
+    /// The poller's number, as in its thread's name.
+    pub poller: usize,
+    /// Percentage of the span in which the poller moved commands.
+    pub busy_percent: f64,
+    /// Percentage of the span in which the poller was ready to run but had no CPU.
+    pub cpu_wait_percent: f64,
 }
 
 /// A drive and the disks on it.

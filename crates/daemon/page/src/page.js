@@ -37,6 +37,43 @@ function showHeadline(live) {
   setText(element("headline"), words);
   setText(element("why"), why);
   document.title = `${words} – Evenkeel`;
+  const promised = live.tenants.filter((tenant) => tenant.target_ns !== null && isBroken(tenant));
+  tellRemedies(promised.find((tenant) => tenant.verdict.blame)?.name ?? null);
+}
+
+/// The tenant whose remedies are shown, and when they were asked for.
+let advised = { name: null, atMs: 0 };
+
+/// What would have helped a tenant over the last ten minutes, asked once a minute: the answer takes the daemon a while.
+async function tellRemedies(name) {
+  if (name === advised.name && Date.now() - advised.atMs < 60_000) return;
+  if (name !== advised.name) element("remedies").replaceChildren();
+  advised = { name, atMs: Date.now() };
+  if (name === null) return;
+  const to = Date.now();
+  const asked = await ask(`/v1/why/${encodeURIComponent(name)}?from_unix_ms=${to - 600_000}&to_unix_ms=${to}`)
+    .catch(() => null);
+  if (advised.name !== name) return;
+  const items = (asked?.remedies ?? []).map(remedyNode);
+  const more = make("li", "More: ");
+  more.append(make("code", `evenkeel why ${name}`));
+  element("remedies").replaceChildren(...items, more);
+}
+
+function remedyNode({ what, command, predicted_us: predictedUs }) {
+  const node = make("li", what);
+  if (predictedUs !== null) node.append(` (then ${latency(Math.round(predictedUs * 1e3))}, by the model)`);
+  if (command) node.append(": ", make("code", command));
+  return node;
+}
+
+/// Pollers, and how long they waited for a CPU: a host with too few looks like a slow drive.
+function showHost(live) {
+  const most = (figure) => Math.max(0, ...live.pollers.map(figure));
+  const [busy, waited] = [most((it) => it.busy_percent), most((it) => it.cpu_wait_percent)];
+  const pollers = live.pollers.length === 1 ? "1 poller" : `${live.pollers.length} pollers`;
+  setText(element("host"), `Host: ${pollers}, the busiest ${busy.toFixed(0)} % of the last second; ` +
+    `the longest wait for a CPU was ${waited.toFixed(1)} % of it.`);
 }
 
 function show(live) {
@@ -45,8 +82,9 @@ function show(live) {
   if (shown?.at_unix_ms === live.at_unix_ms) return;
   shown = live;
   keepHistories(live);
-  setText(element("daemon"), `${live.version}, since ${new Date(live.started_at_unix_ms).toLocaleString()}`);
+  setText(element("daemon"), `${live.version}, since ${new Date(live.started_at_unix_ms).toLocaleDateString()} ${clock(live.started_at_unix_ms)}`);
   showHeadline(live);
+  showHost(live);
   showDrives(live);
   showTenants(live);
   showOperations(live);
@@ -92,6 +130,8 @@ async function turn() {
       element("verdict").dataset.state = "none";
       setText(element("headline"), "Waiting for the token");
       setText(element("why"), "");
+      setText(element("host"), "");
+      tellRemedies(null);
       askForToken(error.message);
       return;
     }

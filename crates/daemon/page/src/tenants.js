@@ -75,7 +75,7 @@ function rowOf(tenant) {
   if (known) return known;
   const node = element("row").content.firstElementChild.cloneNode(true);
   const cell = (name) => node.querySelector(`.${name}`);
-  const names = ["name", "labels", "drive", "state", "who", "p50", "p99", "target", "predicted", "iops", "mb", "late"];
+  const names = ["name", "labels", "drive", "state", "state-words", "culprit", "who", "p50", "p99", "target", "predicted", "iops", "mb", "late"];
   const row = { node, line: cell("line"), targetLine: cell("target-line") };
   for (const name of names) row[name] = cell(name);
   // The button takes the key Enter; a click anywhere in the row means the same.
@@ -119,7 +119,8 @@ function fillRow(tenant, hurts) {
   setText(row.name, tenant.name);
   setText(row.labels, labelsOf(tenant));
   setText(row.drive, tenant.drive);
-  setText(row.state, words);
+  setText(row["state-words"], words);
+  setText(row.culprit, who);
   row.state.title = judgedOver(tenant);
   setText(row.who, who);
   setText(row.p50, latency(took?.p50_ns));

@@ -44,8 +44,10 @@ function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
+/// With its zone: the host's may be another one.
 function clock(unixMs) {
-  return new Date(unixMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const form = { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };
+  return new Date(unixMs).toLocaleTimeString([], form);
 }
 
 /// Whose fault a broken promise is, for after a tenant's name.

@@ -1,6 +1,6 @@
 //! The screen of `evenkeel top`.
 
-use api::TenantRow;
+use api::{PollerRow, Snapshot, TenantRow};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -30,9 +30,9 @@ const COLUMNS: [Column; 11] = [
     Column { title: "said", width: 6, cell: |_, row| said(row) },
     Column { title: "IOPS", width: 7, cell: |_, row| number(table::count(row.iops)) },
     Column { title: "MB/s", width: 8, cell: |_, row| number(format!("{:.1}", row.bw_bytes / 1e6)) },
-    Column { title: "mean µs", width: 8, cell: |_, row| number(table::micros(row.mean_us)) },
-    Column { title: "p99 µs", width: 8, cell: |_, row| number(table::micros(row.p99_us)) },
-    Column { title: "foreseen", width: 8, cell: |_, row| number(foreseen(row)) },
+    Column { title: "mean", width: 8, cell: |_, row| number(table::span(row.mean_us)) },
+    Column { title: "p99", width: 8, cell: |_, row| number(table::span(row.p99_us)) },
+    Column { title: "expected", width: 8, cell: |_, row| number(foreseen(row)) },
     Column { title: "p99 over time", width: CHART_SPANS as u16, cell: |app, row| chart(app, row) },
     Column { title: "who hurts whom", width: 30, cell: |app, row| between(app, row) },
 ];
@@ -44,7 +44,7 @@ const RANKS: [usize; 11] = [0, 7, 3, 10, 2, 4, 5, 9, 6, 8, 1];
 pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let has_details = app.shows_details && frame.area().height >= 3 * DETAILS && app.chosen().is_some();
     let details = if has_details { DETAILS } else { 0 };
-    let parts = [Constraint::Length(2), Constraint::Min(1), Constraint::Length(details), Constraint::Length(1)];
+    let parts = [Constraint::Length(3), Constraint::Min(1), Constraint::Length(details), Constraint::Length(1)];
     let [top, tenants, bottom, keys] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(Paragraph::new(summary(app)), top);
     draw_tenants(frame, app, tenants);
@@ -62,7 +62,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
     frame.render_widget(Paragraph::new(line).style(Modifier::DIM), keys);
 }
 
-/// How it is, in two lines: the answer before any row is read.
+/// How it is, in three lines: the answer before any row is read.
 fn summary(app: &App) -> Vec<Line<'static>> {
     let Some(snapshot) = &app.snapshot else { return vec![Line::raw("waiting for the daemon's first answer")] };
     let policies: Vec<_> = snapshot.drives.iter().map(|it| format!("{} on {}", it.policy, it.drive)).collect();
@@ -93,7 +93,18 @@ fn summary(app: &App) -> Vec<Line<'static>> {
             Line::styled(words, bad())
         }
     };
-    vec![Line::raw(totals), state]
+    vec![Line::raw(totals), state, host(snapshot)]
+}
+
+/// The pollers, and their wait for CPUs.
+fn host(snapshot: &Snapshot) -> Line<'static> {
+    let most = |figure: fn(&PollerRow) -> f64| snapshot.pollers.iter().map(figure).fold(0.0, f64::max);
+    let (busy, waited) = (most(|it| it.busy_percent), most(|it| it.cpu_wait_percent));
+    let words = format!(
+        "host: {} pollers, the busiest {busy:.0} % of the time; the longest wait for a CPU {waited:.1} %",
+        snapshot.pollers.len()
+    );
+    Line::styled(words, if waited > 10.0 { Color::Yellow } else { Color::Reset })
 }
 
 fn draw_tenants(frame: &mut Frame<'_>, app: &App, area: Rect) {
@@ -145,7 +156,7 @@ fn said(row: &TenantRow) -> Line<'static> {
 }
 
 fn foreseen(row: &TenantRow) -> String {
-    row.predicted.as_ref().map_or("-".to_owned(), |predicted| table::micros(predicted.p99_us))
+    row.predicted.as_ref().map_or("-".to_owned(), |predicted| table::span(predicted.p99_us))
 }
 
 /// What broke this tenant's promise, or which promises this tenant breaks.
@@ -288,8 +299,8 @@ mod tests {
         app.take(snapshot(vec![tenant("batch", serde_json::json!({"bw_bytes": 3e9})), broken("db", "batch")]));
         let lines = screen(&mut app, 150, 40);
         assert!(lines[1].contains("0 kept, 1 BROKEN: db"), "{lines:#?}");
-        assert!(lines[3].starts_with("db") && lines[3].contains("hurt by batch"), "{lines:#?}");
-        assert!(lines[4].starts_with("batch") && lines[4].contains("hurts db"), "{lines:#?}");
+        assert!(lines[4].starts_with("db") && lines[4].contains("hurt by batch"), "{lines:#?}");
+        assert!(lines[5].starts_with("batch") && lines[5].contains("hurts db"), "{lines:#?}");
         let text = lines.join("\n");
         assert!(text.contains("its promise fails by neighbour \"batch\": it keeps 128 commands"), "{text}");
         // The chosen one stays chosen while rows change places.
@@ -314,7 +325,7 @@ mod tests {
         let lines = screen(&mut app, 80, 24);
         assert!(lines.iter().any(|line| line.starts_with("t0999")), "{lines:#?}");
         let narrow = screen(&mut app, 30, 24);
-        assert!(narrow[2].contains("p99 µs") && !narrow[2].contains("MB/s"), "{narrow:#?}");
+        assert!(narrow[3].contains("p99") && !narrow[3].contains("MB/s"), "{narrow:#?}");
     }
 
     #[test]
@@ -323,14 +334,14 @@ mod tests {
         app.take(snapshot(vec![tenant("db", serde_json::json!({}))]));
         app.lost("the daemon went away".into());
         let lines = screen(&mut app, 100, 10);
-        assert!(lines[1].contains("the daemon went away") && lines[3].starts_with("db"), "{lines:#?}");
+        assert!(lines[1].contains("the daemon went away") && lines[4].starts_with("db"), "{lines:#?}");
         press(&mut app, KeyCode::Char(' '));
         app.take(snapshot(vec![tenant("web", serde_json::json!({}))]));
         let lines = screen(&mut app, 100, 10);
-        assert!(lines[3].starts_with("db") && lines[9].starts_with("HELD"), "{lines:#?}");
+        assert!(lines[4].starts_with("db") && lines[9].starts_with("HELD"), "{lines:#?}");
         press(&mut app, KeyCode::Char(' '));
         app.take(snapshot(vec![tenant("web", serde_json::json!({}))]));
-        assert!(screen(&mut app, 100, 10)[3].starts_with("web"));
+        assert!(screen(&mut app, 100, 10)[4].starts_with("web"));
         assert_eq!(press(&mut app, KeyCode::Char('q')), Does::End);
     }
 

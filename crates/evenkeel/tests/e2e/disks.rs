@@ -193,7 +193,7 @@ fn what_a_disk_gets_at_least_and_which_commands_a_target_is_for_change_while_it_
         let mut stats = evenkeel();
         stats.args(["stats", "--once", "--interval", "0", "--runtime-dir"]).arg(home.runtime_dir());
         let table = String::from_utf8(stats.output().unwrap().stdout).unwrap();
-        (table.contains("≥ 6k IOPS") && table.contains("≤ 2000 µs for 95 %")).then_some(())
+        (table.contains("≥ 6k IOPS") && table.contains("≤ 2.0 ms for 95 %")).then_some(())
     });
     let db = done(&home, "set db --class best-effort");
     assert_eq!((&db["latency_target_us"], &db["floor"]), (&Value::Null, &Value::Null));
