@@ -4,6 +4,7 @@
 //! time stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
 mod csv;
+mod evidence;
 mod figure;
 mod html;
 mod json;
@@ -15,8 +16,10 @@ mod row;
 mod tests;
 mod write;
 
+pub use evidence::Evidence;
 pub use figure::{Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
+pub(crate) use number::percent;
 pub use number::short as short_number;
 pub use plot::{Axis, BOX_PARTS, Drawing, Kind, Plot};
 pub use row::{Row, Verdict, X};
