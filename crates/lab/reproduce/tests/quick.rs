@@ -1,10 +1,10 @@
 //! A quick run of each paper's figures: one simulation of each, and everything that is asked of it.
 //!
-//! Virtual time: the same on every machine. `tests/quick/` has what is kept and what agrees, figure by figure. A policy,
-//! a model or a cost that changes may move that; then look whether the move is right, and run with `UPDATE=1`.
+//! Virtual time: alike on every machine. `tests/quick/` has what is kept and what agrees, figure by figure. A policy, a
+//! model or a cost that changes may move that: look whether the move is right, then run with `UPDATE=1`.
 //!
-//! A quick run asks what a full one asks, so it also holds `docs/REPRODUCTION.md` to the code: the document has the same
-//! demands and printed numbers in the same order, and its summary is what its own lines add up to.
+//! A quick run asks what a full one asks, so it also holds `docs/REPRODUCTION.md` to the code. The document has these
+//! demands and printed numbers in this order, and its summary is what its own lines add up to.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -147,6 +147,8 @@ fn counted(cells: &[String], report: &Report) -> (Option<Evidence>, usize, usize
         "kept" => (Some(Evidence::Claim), 1, 1),
         "**broken**" => (Some(Evidence::Claim), 0, 1),
         "no claim" => (Some(Evidence::Shown), 0, 1),
+        // A figure that is only shown.
+        "" => (None, 0, 0),
         verdict => {
             let own = fixed.filter(|kind| *kind != Evidence::Shown).unwrap_or(Evidence::Own);
             (Some(own), usize::from(verdict == "met"), 1)

@@ -2,11 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Report;
-use super::figure::Figure;
-use super::row::Row;
-use crate::paper::Paper;
-
 /// What a number or a demand is worth as evidence. The papers' files of words say which is which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -49,38 +44,5 @@ impl Evidence {
             (Self::Shown, _) => all.to_string(),
             (..) => format!("{good} of {all}"),
         }
-    }
-}
-
-impl Figure {
-    /// Of one kind, what holds and what there is.
-    pub fn count(&self, evidence: Evidence) -> (usize, usize) {
-        // Most rows have nothing in print beside them.
-        let compared = |row: &&Row| row.evidence == evidence && (row.printed.is_some() || evidence != Evidence::Shown);
-        let rows = self.rows.iter().filter(compared).map(|row| row.verdict.is_good() == Some(true));
-        let criteria = self.criteria.iter().filter(|it| it.evidence == evidence).map(|criterion| criterion.met);
-        rows.chain(criteria).fold((0, 0), |(good, all), holds| (good + usize::from(holds), all + 1))
-    }
-
-    /// Whether nothing that is judged is missed.
-    pub fn is_good(&self) -> bool {
-        let judged = Evidence::ALL.into_iter().filter(|evidence| *evidence != Evidence::Shown);
-        judged.map(|evidence| self.count(evidence)).all(|(good, all)| good == all)
-    }
-}
-
-impl Report {
-    /// Each paper that was measured, with its count of each kind in the order of [`Evidence::ALL`].
-    pub fn counts(&self) -> Vec<(Paper, [(usize, usize); Evidence::ALL.len()])> {
-        let of = |paper: Paper| {
-            let figures = self.figures.iter().filter(move |figure| figure.paper == paper);
-            let sum = |evidence| {
-                let counts = figures.clone().map(|figure| figure.count(evidence));
-                counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
-            };
-            (paper, Evidence::ALL.map(sum))
-        };
-        let is_there = |paper: &Paper| self.figures.iter().any(|figure| figure.paper == *paper);
-        Paper::ALL.into_iter().filter(is_there).map(of).collect()
     }
 }

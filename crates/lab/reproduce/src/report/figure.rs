@@ -111,12 +111,11 @@ impl Figure {
         self.criteria.push(Criterion { text: text.into(), met, saw: saw.into(), evidence: Evidence::Own });
     }
 
-    /// The same where a run without a policy shows whether the policy is what it takes: if not, it is no claim.
+    /// Adds a demand of a policy. It is no claim if it holds without the policy, too.
     pub fn claim(&mut self, text: impl Into<String>, met: bool, saw: impl Into<String>, without_policy: bool) {
         self.demand(text, met, saw);
         if let Some(criterion) = self.criteria.last_mut().filter(|_| met && without_policy) {
             criterion.evidence = Evidence::Shown;
-            criterion.saw += "; holds without a policy, too";
         }
     }
 
@@ -132,6 +131,21 @@ impl Figure {
         let x = x.into();
         let ours: Option<Vec<f64>> = ascending.iter().map(|series| self.ours(series, &x, metric)).collect();
         ours.is_some_and(|ours| ours.is_sorted_by(|low, high| *high >= low * (1.0 - slack)))
+    }
+
+    /// Of one kind, what holds and what there is.
+    pub fn count(&self, evidence: Evidence) -> (usize, usize) {
+        // Most rows have nothing in print beside them.
+        let compared = |row: &&Row| row.evidence == evidence && (row.printed.is_some() || evidence != Evidence::Shown);
+        let rows = self.rows.iter().filter(compared).map(|row| row.verdict.is_good() == Some(true));
+        let criteria = self.criteria.iter().filter(|it| it.evidence == evidence).map(|criterion| criterion.met);
+        rows.chain(criteria).fold((0, 0), |(good, all), holds| (good + usize::from(holds), all + 1))
+    }
+
+    /// Whether nothing that is judged is missed.
+    pub fn is_good(&self) -> bool {
+        let judged = Evidence::ALL.into_iter().filter(|evidence| *evidence != Evidence::Shown);
+        judged.map(|evidence| self.count(evidence)).all(|(good, all)| good == all)
     }
 
     /// A name for links, unique in a report.

@@ -4,7 +4,7 @@ use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
-use super::{Evidence, Report};
+use super::{Evidence, Report, counts};
 use crate::paper::{Mark, Paper};
 
 const STYLE: &str = include_str!("page.css");
@@ -78,7 +78,7 @@ impl Report {
         for evidence in Evidence::ALL {
             table += &format!("<th class=\"n\">{}</th>", escape(evidence.name()));
         }
-        for (paper, counts) in self.counts() {
+        for (paper, counts) in counts(&self.figures) {
             let cells = Evidence::ALL.into_iter().zip(counts).map(tally).collect::<String>();
             table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(paper.name()));
         }

@@ -23,7 +23,7 @@ impl Report {
              default policy, and `no policy` is LPNS's or FairNVMe's layout with round robin. No paper has these.\n\n\
              {COUNTING}\n{}",
             self.seed,
-            counts(self)
+            summary(self)
         );
         for paper in Paper::ALL {
             let figures: Vec<&Figure> = self.figures.iter().filter(|figure| figure.paper == paper).collect();
@@ -59,13 +59,13 @@ impl Report {
 const COUNTING: &str = "Agreement is counted in kinds, the strongest first. *Unseen printed numbers* were not fitted \
     to; they agree within 25 % unless a figure says otherwise. *Fitted* ones say only that a profile or a table of \
     costs can hold them. *Identities and arithmetic* hold whatever the model does. *Claims* are a paper's orders, \
-    bounds and shapes; a claim that holds without the policy, too, is none, and is shown. *Our own demands* are in no \
-    paper. The rest is *shown, not judged*.\n";
+    bounds and shapes; a claim that holds without the policy, too, is *no claim*, and only shown. *Our own demands* are \
+    in no paper. The rest is *shown, not judged*.\n";
 
-fn counts(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     let mut shown = Table::new("", &["paper"]);
     shown.head.extend(Evidence::ALL.map(|evidence| evidence.name().to_owned()));
-    for (paper, counts) in report.counts() {
+    for (paper, counts) in super::counts(&report.figures) {
         let cells = Evidence::ALL.into_iter().zip(counts).map(|(evidence, count)| evidence.count(count));
         shown.rows.push(std::iter::once(paper.name().to_owned()).chain(cells).collect());
     }
