@@ -56,11 +56,12 @@ impl Report {
 }
 
 /// How numbers and demands are counted.
-const COUNTING: &str = "Agreement is counted in kinds, the strongest first. *Unseen printed numbers* were not fitted \
-    to; they agree within 25 % unless a figure says otherwise. *Fitted* ones say only that a profile or a table of \
-    costs can hold them. *Identities and arithmetic* hold whatever the model does. *Claims* are a paper's orders, \
-    bounds and shapes; a claim that holds without the policy, too, is *no claim*, and only shown. *Our own demands* are \
-    in no paper. The rest is *shown, not judged*.\n";
+const COUNTING: &str = "\
+    Agreement is counted in kinds, the strongest first. *Unseen printed numbers* were not fitted to; they agree \
+    within 25 % unless a figure says otherwise. *Fitted* ones say only that a profile or a table of costs can hold \
+    them. *Identities and arithmetic* hold whatever the model does. *Claims* are a paper's orders, bounds and \
+    shapes; a claim that holds without the policy, too, is *no claim*, and only shown. *Our own demands* are in no \
+    paper. The rest is *shown, not judged*.\n";
 
 fn summary(report: &Report) -> String {
     let mut shown = Table::new("", &["paper"]);
