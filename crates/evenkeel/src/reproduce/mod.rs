@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Result, bail};
-use reproduce::report::{Figure, Output, Report};
+use reproduce::report::{Evidence, Output, Report, counts};
 use reproduce::{Options, Paper, Progress};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -97,36 +97,29 @@ fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
     Ok(Report { seed: args.seed, quick: args.quick, figures, uncovered: Vec::new() })
 }
 
-/// One line per figure, and the missed criteria.
+/// Counts of each paper and figure by kind of evidence, and what is missed.
 fn summary(report: &Report) -> String {
-    let of = |(good, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{good} of {all}") };
-    let heading = ["figure", "criteria met", "rows that agree", ""];
-    let row = |figure: &Figure| {
-        vec![
-            format!("{} {}: {}", figure.paper.key(), figure.id, figure.title),
-            of(figure.criteria_met()),
-            of(figure.rows_good()),
-            state(figure).to_owned(),
-        ]
+    let cells = |name: String, all: [(usize, usize); Evidence::ALL.len()]| {
+        let counts = Evidence::ALL.into_iter().zip(all).map(|(evidence, count)| evidence.count(count));
+        std::iter::once(name).chain(counts).collect::<Vec<String>>()
     };
-    let mut text = table::layout(&heading, &report.figures.iter().map(row).collect::<Vec<_>>());
+    let papers = counts(&report.figures).into_iter().map(|(paper, counts)| cells(paper.name().to_owned(), counts));
+    let figures = report.figures.iter().map(|figure| {
+        let name = format!("{} {}: {}", figure.paper.key(), figure.id, figure.title);
+        cells(name, Evidence::ALL.map(|evidence| figure.count(evidence)))
+    });
+    let heading = ["", "unseen", "fitted", "identities", "claims", "our own", "shown"];
+    let mut text = table::layout(&heading, &papers.chain(figures).collect::<Vec<_>>());
     for one in &report.uncovered {
         text += &format!("{}: {}: not covered, {}\n", one.paper.key(), one.figure, one.why);
     }
     for figure in &report.figures {
         for missed in figure.criteria.iter().filter(|criterion| !criterion.met) {
-            text += &format!("missed: {} {}: {}: {}\n", figure.paper.key(), figure.id, missed.text, missed.saw);
+            let verdict = missed.verdict();
+            text += &format!("{verdict}: {} {}: {}: {}\n", figure.paper.key(), figure.id, missed.text, missed.saw);
         }
     }
     text
-}
-
-fn state(figure: &Figure) -> &'static str {
-    match figure.is_good() {
-        false => "see the report",
-        true if figure.criteria.is_empty() && figure.rows_good().1 == 0 => "shown",
-        true => "ok",
-    }
 }
 
 /// Shows progress: a bar on a terminal, else a line per experiment.

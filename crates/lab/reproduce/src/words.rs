@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sim::workload::Webuser;
 
 use crate::paper::Paper;
-use crate::report::{Axis, Figure, Kind, Plot, Row, Uncovered};
+use crate::report::{Axis, Evidence, Figure, Kind, Plot, Row, Uncovered, Verdict};
 
 static WORDS: LazyLock<[Words; Paper::ALL.len()]> = LazyLock::new(|| {
     Paper::ALL.map(|paper| toml::from_str(paper.file()).expect("a file of words in this crate is well-formed"))
@@ -39,9 +39,12 @@ struct FigureWords {
     goal: Option<String>,
     assume: Option<Vec<String>>,
     plots: Option<Vec<PlotWords>>,
-    /// Why it deviates: beginnings, each with a reason for missed demands, and for rows that are off, whose text or
-    /// place begins so. An empty beginning fits all of them; `*` stands for a reason that always holds.
+    /// Why it deviates: fragments, each with a reason for missed demands whose text, and for rows that are off whose
+    /// `series | metric | x |` holds it. An empty fragment fits all of them; `*` stands for a reason that always holds.
     why: Option<Vec<(String, String)>>,
+    /// What comparisons are worth, by the first fragment that fits as above. Other demands are the paper's claims,
+    /// other printed numbers unseen.
+    kinds: Option<Vec<(String, Evidence)>>,
 }
 
 /// A plot of the metric that `lines`, `bars` or `boxes` names.
@@ -125,14 +128,24 @@ impl Figure {
         }
     }
 
-    /// Says why it misses what it misses: each of its file's reasons once.
+    /// Says what its comparisons are worth, and why it misses what it misses: each of its file's reasons once.
     pub(crate) fn explain(&mut self) {
+        let kinds = || self.paper.words().of(self.id, |it| it.kinds.as_ref()).into_iter().flatten();
+        let kind = |text: &str| kinds().find(|(part, _)| text.contains(part)).map(|(_, kind)| *kind);
+        for criterion in self.criteria.iter_mut().filter(|criterion| criterion.evidence == Evidence::Own) {
+            criterion.evidence = kind(&criterion.text).unwrap_or(Evidence::Claim);
+        }
+        for row in self.rows.iter_mut().filter(|row| row.evidence == Evidence::Own && row.printed.is_some()) {
+            row.evidence = kind(&place(row)).unwrap_or(Evidence::Unseen);
+            if row.evidence == Evidence::Shown {
+                row.verdict = Verdict::Shown;
+            }
+        }
         let mut found: Vec<&str> = Vec::new();
-        for (start, reason) in self.paper.words().of(self.id, |it| it.why.as_ref()).into_iter().flatten() {
-            let start = start.as_str();
-            let missed = self.criteria.iter().any(|criterion| !criterion.met && criterion.text.starts_with(start));
-            let off = |row: &Row| row.verdict.is_good() == Some(false) && row.x.to_string().starts_with(start);
-            if (start == "*" || missed || self.rows.iter().any(off)) && !found.contains(&reason.as_str()) {
+        for (part, reason) in self.paper.words().of(self.id, |it| it.why.as_ref()).into_iter().flatten() {
+            let missed = self.criteria.iter().any(|criterion| !criterion.met && criterion.text.contains(part));
+            let off = |row: &Row| row.verdict.is_good() == Some(false) && place(row).contains(part);
+            if (part == "*" || missed || self.rows.iter().any(off)) && !found.contains(&reason.as_str()) {
                 found.push(reason);
             }
         }
@@ -140,9 +153,15 @@ impl Figure {
     }
 }
 
+/// What fragments are looked for in.
+fn place(row: &Row) -> String {
+    format!("{} | {} | {} |", row.series, row.metric, row.x)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::{doubtful, printed};
 
     #[test]
     fn only_what_is_missed_is_explained() {
@@ -154,6 +173,21 @@ mod tests {
         };
         assert_eq!((told("LPNS: VM1's mean", true).as_str(), told("K2", false).as_str()), ("", ""));
         assert!(told("LPNS: VM1's mean", false).starts_with("Beside a VM1 that keeps one I/O outstanding"));
+    }
+
+    #[test]
+    fn numbers_that_nothing_was_fitted_to_are_unseen() {
+        let mut figure = Figure::of(Paper::Lpns, "fig2");
+        for (metric, print) in
+            [("VM1 mean latency (µs)", printed(11.9)), ("at worst", printed(4.7)), ("x", doubtful(1.0))]
+        {
+            figure.push(Row::new("MDev", "alone", metric, 4.0).against(print, 0.25));
+        }
+        figure.demand("VM1 is slower beside VM2", true, "");
+        figure.explain();
+        let kinds = [Evidence::Fitted, Evidence::Unseen, Evidence::Shown];
+        assert_eq!(figure.rows.iter().map(|row| row.evidence).collect::<Vec<_>>(), kinds);
+        assert_eq!((figure.count(Evidence::Unseen), figure.count(Evidence::Claim)), ((1, 1), (1, 1)));
     }
 
     #[test]

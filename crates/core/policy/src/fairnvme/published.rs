@@ -9,6 +9,7 @@
 //! | Req_i of Eq. 6 and 7, over no stated span | everything since the tenant was attached, so that nobody's budget is 0 for ever |
 //! | B_total of Eq. 5 | epoch × parallel units |
 //! | an idle tenant with weight ≤ β falls through to line 18 and is treated as saturated | it keeps its weight, as §3.3 (1) says |
+//! | Eq. 3 and 4 move Thresh_min and Thresh_max | they move Thresh_cur; Thresh_min and Thresh_max stay |
 //! | Thresh_cur at the start | half way between Thresh_min and Thresh_max |
 //! | `predefined weight`, "a default weight of 1" | 1 for everyone |
 //!

@@ -100,6 +100,13 @@ pub fn least(values: impl IntoIterator<Item = impl Borrow<f64>>) -> f64 {
     values.into_iter().fold(f64::NAN, |least, value| least.min(*value.borrow()))
 }
 
+/// Jain's index: 1 where all are equal, 1/n where one has everything.
+pub fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    sum * sum / (values.len() as f64 * squares)
+}
+
 /// Whether each is above the one before it.
 pub fn grows(values: &[f64]) -> bool {
     values.is_sorted_by(|before, after| before < after)
@@ -152,6 +159,12 @@ impl Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jain_tells_equal_from_unequal() {
+        assert_eq!(jain(&[2.0, 2.0, 2.0]), 1.0);
+        assert_eq!(jain(&[1.0, 0.0, 0.0, 0.0]), 0.25);
+    }
 
     #[test]
     fn what_was_not_measured_has_no_range() {

@@ -89,7 +89,7 @@ pub fn erase(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let ways = [("at the sheet's sequential rate", 3.0 * write), ("and every pass read back", 3.0 * (write + read))];
     for (way, minutes) in ways {
         let row = Row::new(way, "three passes", "minutes for 1 TB", minutes);
-        figure.push(row.beside(printed(THREE_PASSES)));
+        figure.push(row.against(printed(THREE_PASSES), 0.25));
     }
     Ok(vec![figure])
 }

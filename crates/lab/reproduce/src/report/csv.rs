@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::Report;
 use super::row::Row;
 
-const HEADING: &str = "paper,figure,series,x,metric,printed,ours,deviation,verdict\n";
+const HEADING: &str = "paper,figure,series,x,metric,printed,ours,deviation,verdict,evidence\n";
 
 impl Report {
     /// One line per row.
@@ -30,6 +30,7 @@ fn line(row: &Row) -> String {
         number(Some(row.ours)),
         number(row.deviation),
         row.verdict.name().to_owned(),
+        row.evidence.name().to_owned(),
     ];
     cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n"
 }

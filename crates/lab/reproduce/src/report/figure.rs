@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use super::evidence::Evidence;
 use super::plot::Plot;
-use super::row::{Row, Verdict, X};
+use super::row::{Row, X};
 use crate::paper::Paper;
 
 /// Something that the figure must show, and whether it does.
@@ -15,6 +16,21 @@ pub struct Criterion {
     pub met: bool,
     /// What was seen: `31.2 to 44.0 µs`.
     pub saw: String,
+    /// What that is worth.
+    pub evidence: Evidence,
+}
+
+impl Criterion {
+    /// What to think of it.
+    pub fn verdict(&self) -> &'static str {
+        match (self.evidence, self.met) {
+            (Evidence::Shown, _) => "no claim",
+            (Evidence::Claim, true) => "kept",
+            (Evidence::Claim, false) => "broken",
+            (_, true) => "met",
+            (_, false) => "missed",
+        }
+    }
 }
 
 /// Numbers side by side, for people: what a row of the figure can't show.
@@ -92,7 +108,15 @@ impl Figure {
 
     /// Adds a demand and what was seen.
     pub fn demand(&mut self, text: impl Into<String>, met: bool, saw: impl Into<String>) {
-        self.criteria.push(Criterion { text: text.into(), met, saw: saw.into() });
+        self.criteria.push(Criterion { text: text.into(), met, saw: saw.into(), evidence: Evidence::Own });
+    }
+
+    /// Adds a demand of a policy. It is no claim if it holds without the policy, too.
+    pub fn claim(&mut self, text: impl Into<String>, met: bool, saw: impl Into<String>, without_policy: bool) {
+        self.demand(text, met, saw);
+        if let Some(criterion) = self.criteria.last_mut().filter(|_| met && without_policy) {
+            criterion.evidence = Evidence::Shown;
+        }
     }
 
     /// Our number there; `None` where there is no such row or nothing was measured.
@@ -101,39 +125,27 @@ impl Figure {
         self.rows.iter().find(is_it).map(|row| row.ours).filter(|ours| ours.is_finite())
     }
 
-    /// Checks that the series at `x` do not fall in the order given, smallest first, and marks those rows that
-    /// have no verdict yet. A step down of up to `slack` (a fraction) is a tie. Says whether the order is kept.
-    pub fn judge_order(&mut self, metric: &str, x: impl Into<X>, ascending: &[&str], slack: f64) -> bool {
+    /// Whether the series at `x` do not fall in the order given, smallest first. A step down of up to `slack` (a
+    /// fraction) is a tie.
+    pub fn is_ordered(&self, metric: &str, x: impl Into<X>, ascending: &[&str], slack: f64) -> bool {
         let x = x.into();
         let ours: Option<Vec<f64>> = ascending.iter().map(|series| self.ours(series, &x, metric)).collect();
-        let kept = ours
-            .is_some_and(|ours| ours.iter().zip(ours.iter().skip(1)).all(|(low, high)| *high >= low * (1.0 - slack)));
-        let verdict = if kept { Verdict::OrderKept } else { Verdict::OrderBroken };
-        for row in &mut self.rows {
-            let concerned = row.x == x && row.metric == metric && ascending.contains(&row.series.as_str());
-            if concerned && row.verdict == Verdict::Shown {
-                row.verdict = verdict;
-            }
-        }
-        kept
+        ours.is_some_and(|ours| ours.is_sorted_by(|low, high| *high >= low * (1.0 - slack)))
     }
 
-    /// Demands met, and demands.
-    pub fn criteria_met(&self) -> (usize, usize) {
-        (self.criteria.iter().filter(|criterion| criterion.met).count(), self.criteria.len())
+    /// Of one kind, what holds and what there is.
+    pub fn count(&self, evidence: Evidence) -> (usize, usize) {
+        // Most rows have nothing in print beside them.
+        let compared = |row: &&Row| row.evidence == evidence && (row.printed.is_some() || evidence != Evidence::Shown);
+        let rows = self.rows.iter().filter(compared).map(|row| row.verdict.is_good() == Some(true));
+        let criteria = self.criteria.iter().filter(|it| it.evidence == evidence).map(|criterion| criterion.met);
+        rows.chain(criteria).fold((0, 0), |(good, all), holds| (good + usize::from(holds), all + 1))
     }
 
-    /// Rows that agree with the paper, and rows that were judged.
-    pub fn rows_good(&self) -> (usize, usize) {
-        let judged = || self.rows.iter().filter_map(|row| row.verdict.is_good());
-        (judged().filter(|good| *good).count(), judged().count())
-    }
-
-    /// Whether nothing is missed.
+    /// Whether nothing that is judged is missed.
     pub fn is_good(&self) -> bool {
-        let (met, demands) = self.criteria_met();
-        let (good, judged) = self.rows_good();
-        met == demands && good == judged
+        let judged = Evidence::ALL.into_iter().filter(|evidence| *evidence != Evidence::Shown);
+        judged.map(|evidence| self.count(evidence)).all(|(good, all)| good == all)
     }
 
     /// A name for links, unique in a report.
@@ -160,18 +172,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_is_judged_only_where_nothing_else_was() {
+    fn an_order_has_its_slack() {
         let mut figure = Figure::new(Paper::Lpns, "fig7a", "");
         for (series, ours) in [("LPNS", 12.0), ("MDev", 15.0), ("SPDK", 14.9)] {
             figure.push(Row::new(series, "n2d1", "mean", ours));
         }
-        figure.push(Row::new("MDev", "n2d1", "bandwidth", 1.0));
-        assert!(figure.judge_order("mean", "n2d1", &["LPNS", "MDev", "SPDK"], 0.02));
-        assert!(!figure.judge_order("mean", "n2d1", &["MDev", "LPNS"], 0.02));
-        assert!(!figure.judge_order("mean", "n2d1", &["LPNS", "K2"], 0.02));
-        let verdicts: Vec<Verdict> = figure.rows.iter().map(|row| row.verdict).collect();
-        assert_eq!(verdicts[..3], [Verdict::OrderKept; 3]);
-        assert_eq!(verdicts[3], Verdict::Shown);
-        assert_eq!((figure.rows_good(), figure.is_good()), ((3, 3), true));
+        assert!(figure.is_ordered("mean", "n2d1", &["LPNS", "MDev", "SPDK"], 0.02));
+        assert!(!figure.is_ordered("mean", "n2d1", &["MDev", "LPNS"], 0.02));
+        assert!(!figure.is_ordered("mean", "n2d1", &["LPNS", "K2"], 0.02));
+    }
+
+    #[test]
+    fn what_holds_without_a_policy_is_no_claim() {
+        let mut figure = Figure::new(Paper::Lpns, "fig7e", "");
+        for (met, without) in [(true, true), (true, false), (false, true)] {
+            figure.claim("≤ 50 µs", met, "", without);
+        }
+        assert_eq!((figure.count(Evidence::Own), figure.count(Evidence::Shown)), ((1, 2), (1, 1)));
+        assert!(!figure.is_good());
     }
 }

@@ -1,10 +1,10 @@
 //! One page for people: no script, nothing loaded from anywhere, well-formed as XML too.
 
-use super::Report;
 use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
+use super::{Evidence, Report, counts};
 use crate::paper::{Mark, Paper};
 
 const STYLE: &str = include_str!("page.css");
@@ -68,43 +68,49 @@ impl Report {
              In the plots what is ours is solid; hollow circles are what the paper prints.</p>\n\
              <p class=\"soft\">Seed {}. In the tables, <em>derived</em> marks a value that follows from what the paper \
              prints, and <em>doubtful</em> one that was hard to read; the latter is shown and not judged \
-             against.</p>\n{quick}",
+             against. Kinds of evidence are counted apart, the strongest first.</p>\n{quick}",
             self.seed
         )
     }
 
     fn summary(&self) -> String {
-        let mut table = String::from(
-            "<div class=\"wide\"><table>\n<tr><th>paper</th><th>figure</th><th class=\"n\">criteria met</th>\
-             <th class=\"n\">rows that agree</th></tr>\n",
-        );
+        let mut table = String::from("<div class=\"wide\"><table>\n<tr><th>paper</th><th>figure</th>");
+        for evidence in Evidence::ALL {
+            table += &format!("<th class=\"n\">{}</th>", escape(evidence.name()));
+        }
+        for (paper, counts) in counts(&self.figures) {
+            let cells = Evidence::ALL.into_iter().zip(counts).map(tally).collect::<String>();
+            table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(paper.name()));
+        }
         for figure in &self.figures {
             table += &format!(
-                "<tr><td>{}</td><td><a href=\"#{}\">{}</a></td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+                "</tr>\n<tr><td>{}</td><td><a href=\"#{}\">{}</a></td>{}",
                 escape(figure.paper.name()),
                 escape(&figure.anchor()),
                 escape(figure.title),
-                tally(figure.criteria_met()),
-                tally(figure.rows_good()),
+                Evidence::ALL.map(|evidence| tally((evidence, figure.count(evidence)))).concat(),
             );
         }
         for one in &self.uncovered {
             table += &format!(
-                "<tr><td>{}</td><td>{}</td><td colspan=\"2\" class=\"n soft\">not covered</td></tr>\n",
+                "</tr>\n<tr><td>{}</td><td>{}</td><td colspan=\"{}\" class=\"n soft\">not covered</td>",
                 escape(one.paper.name()),
-                escape(&one.figure)
+                escape(&one.figure),
+                Evidence::ALL.len()
             );
         }
-        table + "</table></div>\n"
+        table + "</tr>\n</table></div>\n"
     }
 }
 
-fn tally((good, all): (usize, usize)) -> String {
-    match all {
-        0 => "<span class=\"soft\">–</span>".to_owned(),
-        _ if good == all => format!("<span class=\"good\">{good} of {all} ✓</span>"),
-        _ => format!("<span class=\"bad\">{good} of {all}</span>"),
-    }
+fn tally((evidence, (good, all)): (Evidence, (usize, usize))) -> String {
+    let class = match evidence {
+        Evidence::Shown => "soft",
+        _ if all == 0 => "soft",
+        _ if good == all => "good",
+        _ => "bad",
+    };
+    format!("<td class=\"n\"><span class=\"{class}\">{}</span></td>", evidence.count((good, all)))
 }
 
 fn section(figure: &Figure) -> String {
@@ -137,7 +143,12 @@ fn criteria(criteria: &[Criterion]) -> String {
         return String::new();
     }
     let item = |criterion: &Criterion| {
-        let (class, sign, word) = if criterion.met { ("good", "✓", "met") } else { ("bad", "✗", "missed") };
+        let (class, sign) = match (criterion.evidence, criterion.met) {
+            (Evidence::Shown, _) => ("soft", "–"),
+            (_, true) => ("good", "✓"),
+            (_, false) => ("bad", "✗"),
+        };
+        let word = criterion.verdict();
         format!(
             "<li><span class=\"sign {class}\" title=\"{word}\">{sign}</span>{} <span class=\"soft\">{}</span></li>\n",
             escape(&criterion.text),
@@ -181,7 +192,7 @@ fn rows(rows: &[Row]) -> String {
     let mut html = format!(
         "<details><summary>All {} numbers</summary>\n<div class=\"wide\"><table>\n<tr><th>metric</th><th>case</th>\
          <th>series</th><th class=\"n\">printed</th><th class=\"n\">ours</th><th class=\"n\">deviation</th>\
-         <th>verdict</th></tr>\n",
+         <th>verdict</th><th>kind</th></tr>\n",
         rows.len()
     );
     for row in rows {
@@ -192,7 +203,7 @@ fn rows(rows: &[Row]) -> String {
         };
         html += &format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"{class}\">{}</td></tr>\n",
+             <td class=\"{class}\">{}</td><td class=\"soft\">{}</td></tr>\n",
             escape(&row.metric),
             escape(&row.x.to_string()),
             escape(&row.series),
@@ -200,6 +211,7 @@ fn rows(rows: &[Row]) -> String {
             short(row.ours),
             row.deviation.map_or(String::new(), percent),
             row.verdict.name(),
+            row.evidence.name(),
         );
     }
     html + "</table></div></details>\n"

@@ -4,6 +4,7 @@
 //! time stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
 mod csv;
+mod evidence;
 mod figure;
 mod html;
 mod json;
@@ -15,12 +16,16 @@ mod row;
 mod tests;
 mod write;
 
+pub use evidence::Evidence;
 pub use figure::{Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
+pub(crate) use number::percent;
 pub use number::short as short_number;
 pub use plot::{Axis, BOX_PARTS, Drawing, Kind, Plot};
 pub use row::{Row, Verdict, X};
 pub use write::{Output, OutputError};
+
+use crate::paper::Paper;
 
 /// Everything that one run of the experiments found.
 #[derive(Debug, Clone)]
@@ -33,4 +38,18 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// What the present code can't measure.
     pub uncovered: Vec<Uncovered>,
+}
+
+/// Each paper that was measured, with its count of each kind in the order of [`Evidence::ALL`].
+pub fn counts(figures: &[Figure]) -> Vec<(Paper, [(usize, usize); Evidence::ALL.len()])> {
+    let of = |paper: Paper| {
+        let figures = figures.iter().filter(move |figure| figure.paper == paper);
+        let sum = |evidence| {
+            let counts = figures.clone().map(|figure| figure.count(evidence));
+            counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
+        };
+        (paper, Evidence::ALL.map(sum))
+    };
+    let is_there = |paper: &Paper| figures.iter().any(|figure| figure.paper == *paper);
+    Paper::ALL.into_iter().filter(is_there).map(of).collect()
 }

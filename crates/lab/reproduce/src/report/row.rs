@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::evidence::Evidence;
 use super::number;
 use crate::paper::{Mark, Paper, Printed};
 
@@ -57,10 +58,6 @@ pub enum Verdict {
     Within,
     /// Outside of it, or nothing could be measured.
     Off,
-    /// On the same side of its rivals as in print.
-    OrderKept,
-    /// On the other side of one of them.
-    OrderBroken,
     /// Nothing to compare with.
     Shown,
 }
@@ -71,8 +68,6 @@ impl Verdict {
         match self {
             Self::Within => "within",
             Self::Off => "off",
-            Self::OrderKept => "order kept",
-            Self::OrderBroken => "order broken",
             Self::Shown => "shown",
         }
     }
@@ -80,8 +75,8 @@ impl Verdict {
     /// Good or bad; `None` where nothing was judged.
     pub fn is_good(self) -> Option<bool> {
         match self {
-            Self::Within | Self::OrderKept => Some(true),
-            Self::Off | Self::OrderBroken => Some(false),
+            Self::Within => Some(true),
+            Self::Off => Some(false),
             Self::Shown => None,
         }
     }
@@ -114,6 +109,8 @@ pub struct Row {
     pub deviation: Option<f64>,
     /// What to think of it.
     pub verdict: Verdict,
+    /// What that is worth.
+    pub evidence: Evidence,
     /// How sure we are of `printed`.
     #[serde(skip)]
     pub mark: Option<Mark>,
@@ -132,6 +129,7 @@ impl Row {
             ours: number::rounded(ours),
             deviation: None,
             verdict: if ours.is_finite() { Verdict::Shown } else { Verdict::Off },
+            evidence: if ours.is_finite() { Evidence::Shown } else { Evidence::Own },
             mark: None,
         }
     }
@@ -149,13 +147,14 @@ impl Row {
     }
 
     /// Compares it with a paper's number: `tolerance` is the deviation that passes, as a fraction. A doubtful
-    /// number is shown, not judged against.
+    /// number is shown, not judged against. [`Evidence`] is known when the figure is complete.
     #[must_use]
     pub fn against(self, printed: impl Into<Option<Printed>>, tolerance: f64) -> Self {
         let mut row = self.beside(printed);
         if row.mark.is_some_and(|mark| mark != Mark::Doubtful) {
             let good = row.deviation.is_some_and(|deviation| deviation.abs() <= tolerance);
             row.verdict = if good { Verdict::Within } else { Verdict::Off };
+            row.evidence = Evidence::Own;
         }
         row
     }
@@ -186,7 +185,7 @@ mod tests {
             json,
             concat!(
                 r#"{"paper":"lpns","figure":"","series":"LPNS","x":3.0,"metric":"mean (µs)","#,
-                r#""printed":10.0,"ours":12.0,"deviation":0.2,"verdict":"off"}"#
+                r#""printed":10.0,"ours":12.0,"deviation":0.2,"verdict":"off","evidence":"own"}"#
             )
         );
     }

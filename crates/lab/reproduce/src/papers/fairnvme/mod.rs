@@ -7,7 +7,7 @@ pub mod cases;
 pub mod sweeps;
 
 use io_model::Nanos;
-use policy::{Class, FairConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{Class, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Variant};
 use sim::workload::Workload;
 use sim::{HostCosts, Layout, PathCosts, Scenario};
 
@@ -19,10 +19,14 @@ const P3520: &str = "P3520";
 /// Samsung PM1735.
 const PM1735: &str = "PM1735";
 
-/// What the paper compares, and our correction of FairNVMe on the daemon's layout.
-const SHARED: [&str; 5] = ["Virtio", "SPDK", "LPNS", "FairNVMe", "Evenkeel fair"];
-/// FairNVMe as published, and ours.
-const FAIR: [&str; 2] = ["FairNVMe", "Evenkeel fair"];
+/// What the paper compares, our correction of FairNVMe and the default policy on the daemon's layout, and a control.
+const SHARED: [&str; 7] = ["Virtio", "SPDK", "LPNS", FAIR[0], FAIR[1], "evenkeel", CONTROL];
+/// FairNVMe as published, and our correction of it.
+const FAIR: [&str; 2] = ["FairNVMe", "fair corrected"];
+/// FairNVMe's layout with round robin: what holds here, too, is not the policy's doing.
+const CONTROL: &str = "no policy";
+/// How far an unseen number may be off.
+const TOLERANCE: f64 = 0.25;
 
 /// vCPUs and VQs of a VM (§5.1).
 const QUEUES: u16 = 4;
@@ -60,7 +64,12 @@ fn scenario(context: &Context<'_>, system: &str, drive: &str, workloads: Vec<Wor
         "SPDK" => (Layout::Spdk, PolicyConfig::Passthrough),
         "LPNS" => (Layout::Evenkeel, PolicyConfig::Lpns(lpns)),
         "FairNVMe" => (Layout::Mdev, fair(Variant::Published)),
-        "Evenkeel fair" => (Layout::Evenkeel, fair(Variant::Corrected)),
+        "fair corrected" => (Layout::Evenkeel, fair(Variant::Corrected)),
+        "evenkeel" => {
+            let figures = planner::drive_figures(&profile(drive)?);
+            (Layout::Evenkeel, PolicyConfig::Evenkeel(EvenkeelConfig::on(&figures)))
+        }
+        CONTROL => (Layout::Mdev, PolicyConfig::Passthrough),
         _ => return Err(format!("no system {system}")),
     };
     // The published rules may suspend a tenant for as long as they like; that is for a figure to show. Ours may not.

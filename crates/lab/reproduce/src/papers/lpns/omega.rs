@@ -6,7 +6,7 @@ use policy::netcalc::{ArrivalCurve, ServiceCurve, delay_bound, published_bound, 
 use rivals::LabConfig::Product;
 use sim::workload::{Webuser, Workload};
 
-use super::{P5800X, PM1735, VM1_MEAN, figures_of, mb_s_from, mix, scenario, target_us, vm1_us};
+use super::{P5800X, PM1735, TOLERANCE, VM1_MEAN, figures_of, mb_s_from, mix, scenario, target_us, vm1_us};
 use crate::paper::printed;
 use crate::papers::bench::{fio, run};
 use crate::report::{Figure, Row};
@@ -101,12 +101,7 @@ fn one(
         let row = Row::new(EQ5, "the paper's example", BOUND, bound_us);
         figure.push(row.against(printed(EQ5_EXAMPLE_US), 0.001));
         let chosen = eq5(config.omega);
-        figure.push(Row::new(EQ5, "promised", BOUND, chosen).beside(printed(target_us(drive))));
-        figure.demand(
-            "Eq. 5 gives 23.55 µs for Ω = 10",
-            (bound_us - EQ5_EXAMPLE_US).abs() < 0.005,
-            format!("{bound_us:.2} µs; for the chosen Ω of {} it gives {chosen:.1} µs, not 50", config.omega),
-        );
+        figure.push(Row::new(EQ5, "promised", BOUND, chosen).against(printed(target_us(drive)), TOLERANCE));
     }
     let below = |bound: &dyn Fn(&Point) -> Option<f64>| {
         let is_below = |point: &&Point| bound(point).is_some_and(|bound_us| point.p999_us <= bound_us * READ_OUT);

@@ -5,7 +5,7 @@
 use policy::{Lending, LpnsConfig, PolicyConfig, Variant};
 use sim::{Layout, Scenario};
 
-use super::{BOTH, PM1735, figures_of, mix, scenario, vm1_us};
+use super::{LPNS, OURS, PM1735, figures_of, mix, scenario, vm1_us};
 use crate::papers::bench::{each, ends, fio, mean_us, range, run};
 use crate::report::Figure;
 use crate::runner::{Context, Error};
@@ -15,6 +15,8 @@ const LENDINGS: [(&str, Lending); 3] = [
     ("switching without weights", Lending::Turns),
     ("neither", Lending::Never),
 ];
+/// Those that have HWQs to lend.
+const SYSTEMS: [&str; 2] = [LPNS, OURS[0]];
 const VM1: &str = "VM1's mean latency (µs)";
 /// VM1, three light neighbours and four heavy ones.
 const LIGHT_VMS: usize = 3;
@@ -31,10 +33,10 @@ fn one(context: &Context<'_>, id: &'static str, hwq_depth: u32) -> Result<Figure
     let mut figure = context.figure(id);
     let mut vms = mix(1, &fio(4, 1, 100), LIGHT_VMS, &fio(4, 1, 70));
     vms.extend(mix(0, &fio(4, 1, 100), HEAVY_VMS, &fio(4, 32, 70)));
-    let cases = each(each(BOTH, LENDINGS), [2, 4, 8, 16_u16]);
+    let cases = each(each(SYSTEMS, LENDINGS), [2, 4, 8, 16_u16]);
     let seen = context.all(cases, |((system, (_, lending)), hwqs_shared)| {
         let base = scenario(context, system, PM1735, &vms, 1_000)?;
-        let variant = if *system == "LPNS" { Variant::Published } else { Variant::Corrected };
+        let variant = if *system == LPNS { Variant::Published } else { Variant::Corrected };
         let policy = PolicyConfig::Lpns(LpnsConfig { variant, lending: *lending, ..figures_of(PM1735) }).into();
         run(&Scenario { policy, layout: Layout::Mdev, hwqs_shared: *hwqs_shared, hwq_depth, ..base })
     })?;
@@ -45,7 +47,7 @@ fn one(context: &Context<'_>, id: &'static str, hwq_depth: u32) -> Result<Figure
         figure.show(&name, hwqs, "mean latency of the light neighbours (µs)", light / LIGHT_VMS as f64);
         figure.show(&name, hwqs, "all VMs (kIOPS)", report.total_iops() / 1e3);
     }
-    for system in BOTH {
+    for system in SYSTEMS {
         let all = figure.seen(VM1, |name| name.starts_with(&format!("{system}, ")));
         let (low, high) = ends(&all);
         let text = format!("{system}: VM1's mean within 5 % with any number of HWQs, any scheduling");

@@ -67,6 +67,11 @@ pub const SCENARIOS: [Scenario; 5] = {
 /// Fig. 7: the model's error against the drive, at most.
 pub const MODEL_ERROR: f64 = 0.05;
 
+/// Fig. 7: γ, commands of 32 KiB per second.
+pub const FIG7_GAMMA: Printed = printed(240_000.0);
+/// Fig. 7: a / p, the mean time between two completions, in µs.
+pub const FIG7_A_OVER_P_US: Printed = printed(81.0);
+
 /// Fig. 7: weights of the three classes.
 pub const FIG7_WEIGHTS: (f64, f64, f64) = (4.0, 2.0, 1.0);
 

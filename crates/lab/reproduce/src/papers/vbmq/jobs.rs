@@ -87,15 +87,14 @@ pub fn null(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let both = curves(context, NULL, &mut figure)?;
     let all = JOBS.len();
     for ((name, operation, _), curves) in OPERATIONS.into_iter().zip(&both) {
-        let kept = |metric: &str, ascending: &[&str], figure: &mut Figure| {
-            JOBS.iter().filter(|jobs| figure.judge_order(metric, **jobs, ascending, LEVEL)).count()
+        let latency = format!("4K random {operation} latency (µs)");
+        let kept = |metric: &str, ascending: &[&str]| {
+            JOBS.iter().filter(|jobs| figure.is_ordered(metric, **jobs, ascending, LEVEL)).count()
         };
-        let ordered = kept(&iops_of(operation), &SYSTEMS, &mut figure);
+        let ordered = kept(&iops_of(operation), &SYSTEMS);
+        let [baseline, vbdp] = ["Baseline", "VBDP"].map(|single| kept(&latency, &[BARE_METAL, VBMQ, single]));
         let text = format!("IOPS of {name}: Baseline ≤ VBDP ≤ VBMq ≤ bare metal at any number of jobs");
         figure.demand(text, ordered == all, format!("at {ordered} of {all}"));
-        let latency = format!("4K random {operation} latency (µs)");
-        let [baseline, vbdp] =
-            ["Baseline", "VBDP"].map(|single| kept(&latency, &[BARE_METAL, VBMQ, single], &mut figure));
         let text = format!("latency of {name}: bare metal ≤ VBMq ≤ VBDP and Baseline");
         figure.demand(text, [baseline, vbdp] == [all; 2], format!("at {vbdp} and {baseline} of {all}"));
         single_loops_fall(&mut figure, name, curves);
@@ -125,7 +124,9 @@ fn against_rivals(figure: &mut Figure, name: &str, curves: &Curves) {
     let row = Row::new(VBMQ, name, "IOPS over Baseline's, 20 jobs (times)", ours / baseline);
     figure.push(row.against(printed(GAIN), TOLERANCE));
     let loss = 1.0 - ours / bare;
-    figure.push(Row::new(VBMQ, name, "loss against bare metal, 20 jobs (fraction)", loss).beside(printed(LOSS)));
+    figure.push(
+        Row::new(VBMQ, name, "loss against bare metal, 20 jobs (fraction)", loss).against(printed(LOSS), TOLERANCE),
+    );
     let text = format!("VBMq: {name} at most {:.0} % below bare metal with 20 jobs", LOSS * 100.0);
     figure.demand(text, loss <= LOSS, format!("{:.1} %", loss * 100.0));
     let more = vbdp / baseline - 1.0;
