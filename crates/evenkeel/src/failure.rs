@@ -33,7 +33,7 @@ fn problem(error: &anyhow::Error) -> Problem {
         return Problem::new(503, "no-daemon", title, "start `evenkeel serve`, or name the daemon's socket: --socket");
     }
     if let Some(config::ConfigErrors { file, problems }) = error.downcast_ref() {
-        let title = format!("{}: {} mistakes", file.display(), problems.len());
+        let title = format!("{}: bad configuration", file.display());
         let remedies: Vec<&str> = problems.iter().map(|problem| problem.remedy.as_str()).collect();
         let details = problems.iter().map(|problem| problem.in_file(file)).collect();
         return Problem { details, ..Problem::new(422, "bad-configuration", title, remedies.join("; ")) };

@@ -111,7 +111,7 @@ fn errors_are_json_where_json_is_asked_for() {
     let config = home.configure("[device]\nbackend = \"tape\"\n");
     let bad = problem(&["check", "--json", config.to_str().unwrap()], 2);
     assert_eq!(bad["code"], "bad-configuration");
-    assert!(bad["details"][0].as_str().unwrap().contains("ek.toml:2:11"), "{bad}");
+    assert!(bad["details"][0].as_str().unwrap().contains("`backend` in [device] is \"tape\""), "{bad}");
     home.configure(MEMORY);
     let daemon = home.serve();
     let socket = home.path("run/api.sock");

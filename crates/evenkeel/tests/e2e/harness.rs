@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use api::Problem;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -150,9 +151,13 @@ pub fn run(arguments: &[&str]) -> Output {
     evenkeel().args(arguments).output().unwrap()
 }
 
-/// What it wrote to its standard error.
+/// What it wrote to its standard error; of an object of JSON, the words for people.
 pub fn errors(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+    let told = String::from_utf8(output.stderr.clone()).unwrap();
+    // Progress may stand before it.
+    let last = told.lines().last().unwrap_or_default();
+    let problem: Option<Problem> = serde_json::from_str(last).ok();
+    problem.map_or(told.clone(), |problem| told.replace(last, &format!("evenkeel: {problem}")))
 }
 
 /// Asks until `found` says what it was looking for.

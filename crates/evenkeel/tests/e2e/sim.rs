@@ -84,7 +84,7 @@ fn people_get_tables() {
     let output = run(&["sim", scenario.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     for words in
-        ["lpns on p5800x", "≤ 50.0 µs", "checks: all held", "worst p99 of a promise", "fairness index", "  over  "]
+        ["lpns on p5800x", "≤ 50.0 µs", "checks: all held", "worst p99 of a promise", "fairness index", "  late  "]
     {
         assert!(text.contains(words), "{words} in {text}");
     }

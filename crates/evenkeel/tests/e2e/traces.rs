@@ -135,7 +135,7 @@ fn who_asks_for_a_trace_and_never_reads_it_holds_nobody_up() {
 fn what_cannot_be_traced_is_told_and_leaves_no_file() {
     let home = Home::new();
     home.configure(CONFIG);
-    let mut daemon = home.serve();
+    let daemon = home.serve();
     refused(trace(&home, "nobody", "a.csv", ""), 2, "there is no disk \"nobody\"");
     refused(trace(&home, "db", "a.csv", "--seconds 0"), 2, "0 is not in 1..=86400");
     refused(trace(&home, "db", "a.csv", "--seconds 86401"), 2, "is not in 1..=86400");
@@ -146,10 +146,9 @@ fn what_cannot_be_traced_is_told_and_leaves_no_file() {
     // One at a time of each tenant.
     let mut first = begin(&home, "first.csv", "--seconds 300");
     refused(trace(&home, "db", "b.csv", "--seconds 1"), 2, "\"db\" is being traced");
-    // A daemon that dies leaves the part of the trace that it had sent.
+    // A killed daemon leaves the part of the trace that it had sent.
     first.try_wait().unwrap().ok_or(()).unwrap_err();
-    daemon.terminate();
-    daemon.wait();
+    drop(daemon);
     let output = first.wait_with_output().unwrap();
     assert!(!output.status.success());
     assert!(errors(&output).contains("was cut off"), "{}", errors(&output));
