@@ -235,7 +235,7 @@ fn by_load(situation: &Situation<'_>) -> Option<Cause> {
         }
         None => {}
     }
-    if let Some(usual) = own.usual {
+    if let Some(usual) = own.usual.filter(|usual| !usual.is_idle()) {
         if host.is_unusual() {
             return Some(Cause::new(Culprit::Host, format!("{}, and nobody did more than usual", host.in_words())));
         }

@@ -153,7 +153,9 @@ impl Situation<'_> {
         let usual = |at: usize| self.neighbours[at].usual.map_or(0.0, |usual| usual.work());
         let most = most.filter(|at| is_grown(growth(at), usual(*at)));
         let own = self.own.growth();
-        if is_grown(own, own_usual.work()) && most.is_none_or(|at| own >= growth(&at)) {
+        // A tenant that only begins does not exceed what is usual.
+        let has_begun = !own_usual.is_idle();
+        if has_begun && is_grown(own, own_usual.work()) && most.is_none_or(|at| own >= growth(&at)) {
             return Some(Grown::Own);
         }
         most.map(Grown::Neighbour)

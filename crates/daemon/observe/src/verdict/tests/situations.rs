@@ -222,6 +222,12 @@ pub(super) const SITUATIONS: &[Row] = &[
     ),
     ("it grew itself", |s| s.own.now.iops = 90_000.0, "own", "it did itself 90000 commands a second of 4KiB"),
     (
+        "it begins, beside a steady neighbour",
+        |s| s.own.usual = Some(Measured::default()),
+        "neighbour batch",
+        "times its share",
+    ),
+    (
         "it grew more than batch",
         |s| {
             s.batch_grows();
