@@ -130,10 +130,9 @@ impl Verdicts {
 
 fn verdict_of(tenant: &Observed, blame: Option<BlameRow>) -> Verdict {
     let row = &tenant.row;
-    let measured_us = |us: f64| (row.iops > 0.0).then_some(us);
     Verdict {
         span_ms: tenant.span.0 / 1_000_000,
-        p99_us: measured_us(row.p99_us),
+        p99_us: (row.iops > 0.0).then_some(row.p99_us),
         at_percentile_us: row.at_percentile_us,
         predicted: row.predicted.clone(),
         kept: row.kept,

@@ -154,8 +154,7 @@ impl Situation<'_> {
         let most = most.filter(|at| is_grown(growth(at), usual(*at)));
         let own = self.own.growth();
         // A tenant that only begins does not exceed what is usual.
-        let has_begun = !own_usual.is_idle();
-        if has_begun && is_grown(own, own_usual.work()) && most.is_none_or(|at| own >= growth(&at)) {
+        if !own_usual.is_idle() && is_grown(own, own_usual.work()) && most.is_none_or(|at| own >= growth(&at)) {
             return Some(Grown::Own);
         }
         most.map(Grown::Neighbour)
