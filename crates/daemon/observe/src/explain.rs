@@ -108,14 +108,8 @@ fn row(price: &Price) -> PriceRow {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
-    use config::Config;
     use io_model::{Nanos, TenantId};
-
-    use promises::forecasts::Forecasts;
-    use promises::planning;
-    use ssd_model::Profile;
 
     use super::*;
     use crate::cpu_waits::Spent;
@@ -127,17 +121,6 @@ mod tests {
         [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\n\
         [[tenant]]\nname = \"web\"\nsize = \"8MiB\"\nrw_iops = \"20k\"\n\
         [[tenant]]\nname = \"log\"\nsize = \"8MiB\"\nmin_iops = \"10k\"\n";
-
-    fn foresight(text: &str) -> Foresight {
-        let config = Config::parse(Path::new("ek.toml"), text).expect("good");
-        let profile = Profile::by_name("p5800x").expect("built in");
-        let mut foresight =
-            Foresight::new(&config, &profile, planning::policy(&config, &profile), &Forecasts::default());
-        for (id, tenant) in (1..).zip(&config.tenants) {
-            foresight.set(TenantId(id), tenant, false);
-        }
-        foresight
-    }
 
     /// A tenant with `depth` commands of 16 KiB outstanding, which spend the fraction `waited` of their time in the
     /// queue.
@@ -162,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_promise_has_a_price_and_each_one_is_told_what_holds_it_back() {
-        let foresight = foresight(FILE);
+        let foresight = Foresight::of_file(FILE);
         let of = |id, depth, iops, waited| observed(&foresight, id, depth, iops, waited);
         let mut all = [
             of(1, 1.0, 30_000.0, 0.1),
@@ -186,7 +169,7 @@ mod tests {
 
     #[test]
     fn where_the_promised_one_is_silent_floors_and_shares_hold_others_back() {
-        let foresight = foresight(FILE);
+        let foresight = Foresight::of_file(FILE);
         let of = |id, depth, iops, waited| observed(&foresight, id, depth, iops, waited);
         let held = |log_iops: f64| {
             let mut all = [of(1, 0.0, 0.0, 0.0), of(2, 256.0, 40_000.0, 0.9), of(4, 256.0, log_iops, 0.9)];
@@ -200,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_poller_without_cpu_time_is_no_fault_of_the_drive() {
-        let foresight = foresight(FILE);
+        let foresight = Foresight::of_file(FILE);
         let held = |id: u32, iops: f64, waited: f64, spent: Spent| {
             let mut all = [observed(&foresight, id, 256.0, iops, waited)];
             foresight.explain(&mut all, &CpuUse([(id as usize, spent), (77, Spent { waited: 0.9, busy: 1.0 })].into()));
@@ -220,7 +203,7 @@ mod tests {
     #[test]
     fn a_policy_that_holds_nobody_back_has_no_prices() {
         let text = FILE.replace("\"evenkeel\"", "\"fair\"").replace("min_iops = \"10k\"\n", "");
-        let foresight = foresight(&text);
+        let foresight = Foresight::of_file(&text);
         let mut all = [observed(&foresight, 1, 1.0, 30_000.0, 0.1), observed(&foresight, 2, 256.0, 40_000.0, 0.9)];
         foresight.explain(&mut all, &CpuUse::default());
         assert!(all.iter().all(|it| it.row.price.is_none() && it.row.held.is_none()));

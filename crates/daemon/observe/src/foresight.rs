@@ -240,3 +240,22 @@ impl Foresight {
         Some(Party { asks, is_assumed, held_to, now: *measured, usual: None })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    impl Foresight {
+        /// That of a whole file. A drive without a profile counts as a P5800X.
+        pub(crate) fn of_file(text: &str) -> Self {
+            let config = Config::parse(Path::new("ek.toml"), text).expect("good");
+            let profile = Profile::p5800x();
+            let policy = planning::policy(&config, &profile);
+            let mut foresight = Self::new(&config, &profile, policy, &Forecasts::default());
+            (1..).zip(&config.tenants).for_each(|(id, tenant)| foresight.set(TenantId(id), tenant, false));
+            foresight
+        }
+    }
+}

@@ -113,10 +113,9 @@ impl Verdicts {
                 let known = cause.filter(|(_, is_missing)| !is_missing).map(|(blame, _)| blame.as_ref());
                 self.events.tell(tenant, known, now);
                 let verdict = verdict_of(tenant, cause.and_then(|(blame, _)| blame.clone()));
-                let last = before.remove(&tenant.id).filter(|_| goes_on(tenant));
-                if goes_on(tenant) {
-                    unclear.insert(tenant.id);
-                }
+                let is_unclear = goes_on(tenant);
+                unclear.extend(is_unclear.then_some(tenant.id));
+                let last = before.remove(&tenant.id).filter(|_| is_unclear);
                 self.judged.insert(tenant.id, last.unwrap_or(verdict));
             }
             if !observed.iter().any(|tenant| tenant.row.kept == Some(false)) {

@@ -14,7 +14,7 @@ function headline(live) {
     const [first, ...others] = broken.toSorted((one, other) => Number(!one.verdict.blame) - Number(!other.verdict.blame));
     const more = others.length ? `; ${others.length} more: ${others.slice(0, 5).map((it) => it.name).join(", ")}` : "";
     const ellipsis = others.length > 5 ? " …" : "";
-    return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.verdict.blame)}${more}${ellipsis}`, first.verdict.blame?.why ?? ""];
+    return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.verdict.blame)}${more}${ellipsis}`, first.verdict.blame?.why ?? "", first];
   }
   if (!promised.length) return ["none", "Nobody was promised a latency.", ""];
   const open = promised.filter((tenant) => (tenant.verdict?.kept ?? null) === null);
@@ -32,13 +32,12 @@ function headline(live) {
 }
 
 function showHeadline(live) {
-  const [state, words, why] = headline(live);
+  const [state, words, why, broken] = headline(live);
   element("verdict").dataset.state = state;
   setText(element("headline"), words);
   setText(element("why"), why);
   document.title = `${words} – Evenkeel`;
-  const promised = live.tenants.filter((tenant) => tenant.target_ns !== null && isBroken(tenant));
-  tellRemedies(promised.find((tenant) => tenant.verdict.blame)?.name ?? null);
+  tellRemedies(broken?.verdict.blame ? broken.name : null);
 }
 
 /// The tenant whose remedies are shown, and when they were asked for.

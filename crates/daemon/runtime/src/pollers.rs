@@ -307,8 +307,8 @@ impl Pollers {
         self.open.values().for_each(|open| open.sender.send(Message::Drain));
     }
 
-    /// Waits until all pollers have ended that were told to drain: 10 s for a drive that does not answer, since it must
-    /// be nobody's when this returns. Returns what the drive never answered.
+    /// Waits until all draining pollers have ended, 10 s at most: a drive may not answer. No thread uses the drive
+    /// after that. Returns the commands that the drive never answered.
     pub fn join(&mut self) -> u32 {
         let open = std::mem::take(&mut self.open);
         self.threads.running.fetch_sub(open.len(), Ordering::Relaxed);

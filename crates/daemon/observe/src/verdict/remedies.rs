@@ -8,7 +8,7 @@ use io_model::units::{Bandwidth, Rate};
 use planner::{Load, Tenant};
 use policy::{Class, PolicyConfig, PolicyKind, Settings};
 
-use super::{Cause, Culprit, Measured, Model, Party, Situation};
+use super::{Cause, Culprit, Measured, Model, Situation};
 
 /// Parts of a neighbour's load that are tried as its limit, the largest first.
 const PARTS: [f64; 6] = [0.5, 0.25, 0.1, 0.05, 0.02, 0.01];
@@ -83,10 +83,6 @@ impl Situation<'_> {
     /// answer for the usual load.
     fn goal(&self) -> Option<Nanos> {
         self.own.asks.target().or_else(|| Some(Nanos((self.usually_takes()?.0 as f64 * GOAL) as u64)))
-    }
-
-    fn parties(&self) -> impl Iterator<Item = &Party> {
-        std::iter::once(&self.own).chain(&self.neighbours)
     }
 
     fn usually_takes(&self) -> Option<Nanos> {

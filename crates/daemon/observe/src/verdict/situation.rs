@@ -143,10 +143,15 @@ pub enum Grown {
 }
 
 impl Situation<'_> {
+    /// All tenants, the judged one first.
+    pub fn parties(&self) -> impl Iterator<Item = &Party> {
+        std::iter::once(&self.own).chain(&self.neighbours)
+    }
+
     /// The tenant whose load grew most against the usual, if any did.
     pub fn grown(&self) -> Option<Grown> {
         let own_usual = self.own.usual?;
-        let all = self.own.now.work() + self.neighbours.iter().map(|it| it.now.work()).sum::<f64>();
+        let all: f64 = self.parties().map(|it| it.now.work()).sum();
         let is_grown = |growth: f64, usual: f64| growth > GROWN * usual && growth > MATTERS * all;
         let growth = |at: &usize| self.neighbours[*at].growth();
         let most = (0..self.neighbours.len()).max_by(|one, other| growth(one).total_cmp(&growth(other)));
@@ -181,7 +186,7 @@ impl Situation<'_> {
 
     /// The heaviest neighbour with a promise of its own, if it moves much of what the drive moves.
     pub fn heaviest_promised(&self) -> Option<usize> {
-        let all: f64 = self.own.now.bytes_s() + self.neighbours.iter().map(|it| it.now.bytes_s()).sum::<f64>();
+        let all: f64 = self.parties().map(|it| it.now.bytes_s()).sum();
         let bytes_s = |at: &usize| self.neighbours[*at].now.bytes_s();
         let promised = (0..self.neighbours.len()).filter(|at| self.neighbours[*at].is_promised());
         let most = promised.max_by(|one, other| bytes_s(one).total_cmp(&bytes_s(other)));
@@ -192,7 +197,7 @@ impl Situation<'_> {
     fn times_over(&self, party: &Party) -> f64 {
         let Party { asks, now, is_assumed, .. } = party;
         if *is_assumed {
-            let busy = || std::iter::once(&self.own).chain(&self.neighbours).filter(|it| !it.now.is_idle());
+            let busy = || self.parties().filter(|it| !it.now.is_idle());
             let (bytes_s, weights) = (busy().map(|it| it.now.bytes_s()).sum::<f64>(), busy().map(Party::weight).sum());
             let share = bytes_s * party.weight() / f64::max(weights, 1.0);
             return now.bytes_s() / share.max(1.0);

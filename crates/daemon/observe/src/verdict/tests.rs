@@ -4,14 +4,11 @@
 mod situations;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use config::Config;
 use history::{Comparison, Interval, Promise, Summary};
 use io_model::{Nanos, TenantId};
 use planner::{Forecast, LimitedBy, Planner, Site, Size, Tenant, TenantForecast, Unmodelled};
 use policy::{Class, Floor, PolicyConfig};
-use promises::forecasts::Forecasts;
 use promises::planning;
 use ssd_model::Profile;
 
@@ -192,14 +189,7 @@ fn foresight(staged: &Staged) -> Foresight {
     };
     let tenants: String = std::iter::once(&staged.own).chain(&staged.neighbours).map(tenant).collect();
     let text = format!("[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"evenkeel\"\n{tenants}");
-    let config = Config::parse(Path::new("ek.toml"), &text).expect("good");
-    let profile = Profile::p5800x();
-    let policy = planning::policy(&config, &profile);
-    let mut foresight = Foresight::new(&config, &profile, policy, &Forecasts::default());
-    for (id, tenant) in (1..).zip(&config.tenants) {
-        foresight.set(TenantId(id), tenant, false);
-    }
-    foresight
+    Foresight::of_file(&text)
 }
 
 fn is_declared(staged: &Staged) -> bool {
