@@ -29,10 +29,8 @@ pub fn blame(
             known.unwrap_or(Err(Unmodelled::TooLong)).map(|outcome| outcome.forecast)
         })
     });
-    let party = |tenant: &Observed| {
-        let usual = usuals.of(tenant.id).map(|usual| usual.measured());
-        Some(Party { now: tenant.measured, usual, ..foresight.party(tenant)? })
-    };
+    let usual = |id| usuals.of(id).map(|usual| usual.measured());
+    let party = |tenant: &Observed| Some(Party { usual: usual(tenant.id), ..foresight.party(tenant)? });
     let found = || {
         let own = observed.iter().find(|it| it.id == broken)?;
         let usual = usuals.of(broken);
