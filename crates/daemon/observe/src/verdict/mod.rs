@@ -61,6 +61,9 @@ const STARVED: f64 = 0.01;
 /// Pollers that wait this long take as much from every tenant, whether its late commands are counted or not.
 pub const VERY_STARVED: f64 = 0.1;
 
+/// With more commands outstanding in the mean, a tenant has one in the drive most of the time.
+const OFTEN_OUTSTANDING: f64 = 0.5;
+
 /// A neighbour that moves this fraction of all bytes can keep others from a minimum.
 pub const A_LOT: f64 = 0.3;
 
@@ -154,7 +157,19 @@ fn hosts_doing(situation: &Situation<'_>) -> Option<Cause> {
     }
     // Of a tenant without a target, late commands are not counted.
     let is_starved = host.cpu_waited >= VERY_STARVED && host.is_unusual();
-    is_starved.then(|| Cause::new(Culprit::Host, host.in_words()))
+    (is_starved && !is_slower_than_starved(situation)).then(|| Cause::new(Culprit::Host, host.in_words()))
+}
+
+/// Whether some load grew, and the tenant became slower than pollers that wait for a CPU can make it.
+fn is_slower_than_starved(situation: &Situation<'_>) -> bool {
+    let Situation { own, host, .. } = situation;
+    let Some(usual) = own.usual.filter(|usual| usual.mean.0 > 0 && situation.grown().is_some()) else {
+        return false;
+    };
+    // A stall delays a rare command by any multiple. A tenant that always has commands outstanding loses throughput
+    // in proportion to the stalls, and by Little's law its mean latency grows no further than that.
+    let slower = own.now.mean.0 as f64 / usual.mean.0 as f64;
+    own.now.outstanding() > OFTEN_OUTSTANDING && slower > SLOW * host.slowdown()
 }
 
 /// What the model says of a missed target. Nothing where load explains it, or where there is no model.
@@ -284,6 +299,12 @@ impl Host {
     /// Whether pollers waited for CPUs clearly longer than usual.
     pub fn is_unusual(&self) -> bool {
         self.cpu_waited > STARVED && self.cpu_waited > 2.0 * self.cpu_waited_usually.unwrap_or(0.0)
+    }
+
+    /// How many times as long as usual the pollers take for the same work, because they wait for CPUs.
+    fn slowdown(&self) -> f64 {
+        let runs = |waited: f64| (1.0 - waited).max(f64::EPSILON);
+        runs(self.cpu_waited_usually.unwrap_or(0.0)) / runs(self.cpu_waited)
     }
 
     fn in_words(&self) -> String {

@@ -165,6 +165,29 @@ pub(super) const SITUATIONS: &[Row] = &[
         "pollers waited 30.0 % of the time",
     ),
     (
+        "no target, pollers waited for a fifth of the time, batch grew, and a busy tenant became seven times slower",
+        |s| {
+            s.without_target();
+            s.host.cpu_waited = 0.186;
+            s.host.cpu_waited_usually = Some(0.092);
+            s.own.now = did(2_000.0, 4.0, 400, 390);
+            s.batch_grows();
+        },
+        "neighbour batch",
+        "; and pollers waited 18.6 % of the time for a CPU, usually 9.2 %",
+    ),
+    (
+        "no target, pollers waited for half of the time, batch grew, and a busy tenant became twice as slow",
+        |s| {
+            s.without_target();
+            s.host.cpu_waited = 0.5;
+            s.own.now = did(5_000.0, 4.0, 120, 110);
+            s.batch_grows();
+        },
+        "host",
+        "pollers waited 50.0 %",
+    ),
+    (
         "no target, pollers waited a little, and batch grew",
         |s| {
             s.without_target();
