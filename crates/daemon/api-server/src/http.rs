@@ -53,7 +53,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     ),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
-        apply, export, events, http_observed::metrics, http_why::why, http_why::trace, http_observed::live,
+        apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace, http_observed::live,
         http_observed::live_of, stats::stats
     ),
     components(schemas(
@@ -171,6 +171,7 @@ fn looks() -> Router<Asked> {
         .route("/live", get(http_observed::live))
         .route("/live/{name}", get(http_observed::live_of))
         .route("/v1/why/{tenant}", get(http_why::why))
+        .route("/v1/hour", get(http_why::last_hour))
 }
 
 /// The routes for the TCP port: figures only, nothing that changes anything.

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use api::{DiskError, MAX_TRACE_S, Problem, TraceAsked, Why, WhyAsked};
+use api::{DiskError, LastHour, MAX_TRACE_S, Problem, TraceAsked, Why, WhyAsked};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRef, Path, Query, State};
@@ -58,6 +58,17 @@ pub async fn why(
     };
     asker.ask(tenant, asked, reply)?;
     Ok(Json(answered.await.map_err(ending)??))
+}
+
+/// The last hour of all tenants, minute by minute. At most 30 s old.
+#[utoipa::path(get, path = "/v1/hour", responses((status = 200, body = LastHour), (status = 503, body = Problem)))]
+pub async fn last_hour(State(asker): State<Asker>) -> Result<Response, Refused> {
+    let (answer, answered) = oneshot::channel();
+    asker.last_hour(move |hour| {
+        // The client may have disconnected.
+        let _ = answer.send(hour);
+    })?;
+    Ok(Json(&*answered.await.map_err(ending)?).into_response())
 }
 
 /// Records every command of a tenant for a given time. Only operators may: a trace shows where the tenant reads and

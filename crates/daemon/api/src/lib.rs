@@ -11,6 +11,7 @@ mod disks;
 mod drives;
 mod error;
 mod events;
+mod hour;
 mod live;
 mod namespaces;
 mod patch;
@@ -24,6 +25,7 @@ pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, 
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
+pub use hour::{HOUR_MINUTES, LastHour, TenantHour};
 pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict, Moved};
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use patch::{DiskPatch, Dropped};

@@ -19,6 +19,12 @@ function takeToken() {
   return true;
 }
 
+/// The tenant that the address names, as links in alerts do.
+function linkedTenant() {
+  const name = /^#tenant=(.+)$/.exec(location.hash)?.[1];
+  return name === undefined ? null : decodeURIComponent(name.replace(/%(?![0-9a-f]{2})/gi, "%25"));
+}
+
 /// For this tab alone, until it is closed.
 function keepToken(token) {
   sessionStorage.setItem(TOKEN_KEY, token.trim());

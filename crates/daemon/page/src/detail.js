@@ -12,9 +12,28 @@ function openDetail(name) {
   setText(element("detail-state"), "Asking the daemon …");
   setText(element("heat-words"), "");
   element("facts").replaceChildren();
+  element("detail-remedies").replaceChildren();
+  remediesOf(name).then((items) => looked?.name === name && element("detail-remedies").replaceChildren(...items));
   drawHeat(null);
-  element("detail").showModal();
+  if (!element("detail").open) element("detail").showModal();
   refreshDetail();
+}
+
+/// What would have helped a tenant over the last ten minutes, as items of a list.
+async function remediesOf(name) {
+  const to = Date.now();
+  const asked = await ask(`/v1/why/${encodeURIComponent(name)}?from_unix_ms=${to - 600_000}&to_unix_ms=${to}`)
+    .catch(() => null);
+  const more = make("li", "More: ");
+  more.append(make("code", `evenkeel why ${name}`));
+  return [...(asked?.remedies ?? []).map(remedyNode), more];
+}
+
+function remedyNode({ what, command, predicted_us: predictedUs }) {
+  const node = make("li", what);
+  if (predictedUs !== null) node.append(` (then ${latency(Math.round(predictedUs * 1e3))}, by the model)`);
+  if (command) node.append(": ", make("code", command));
+  return node;
 }
 
 async function refreshDetail() {

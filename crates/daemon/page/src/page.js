@@ -6,6 +6,8 @@ let shown = null;
 /// Since when there is no answer.
 let silentSince = null;
 let timer = 0;
+/// A tenant to open as soon as the daemon tells of it.
+let linked = linkedTenant();
 
 function headline(live) {
   const promised = live.tenants.filter((tenant) => tenant.target_ns !== null);
@@ -43,27 +45,14 @@ function showHeadline(live) {
 /// The tenant whose remedies are shown, and when they were asked for.
 let advised = { name: null, atMs: 0 };
 
-/// What would have helped a tenant over the last ten minutes, asked once a minute: the answer takes the daemon a while.
+/// Shows the remedies of a tenant under the headline, asked once a minute: the answer takes the daemon a while.
 async function tellRemedies(name) {
   if (name === advised.name && Date.now() - advised.atMs < 60_000) return;
   if (name !== advised.name) element("remedies").replaceChildren();
   advised = { name, atMs: Date.now() };
   if (name === null) return;
-  const to = Date.now();
-  const asked = await ask(`/v1/why/${encodeURIComponent(name)}?from_unix_ms=${to - 600_000}&to_unix_ms=${to}`)
-    .catch(() => null);
-  if (advised.name !== name) return;
-  const items = (asked?.remedies ?? []).map(remedyNode);
-  const more = make("li", "More: ");
-  more.append(make("code", `evenkeel why ${name}`));
-  element("remedies").replaceChildren(...items, more);
-}
-
-function remedyNode({ what, command, predicted_us: predictedUs }) {
-  const node = make("li", what);
-  if (predictedUs !== null) node.append(` (then ${latency(Math.round(predictedUs * 1e3))}, by the model)`);
-  if (command) node.append(": ", make("code", command));
-  return node;
+  const items = await remediesOf(name);
+  if (advised.name === name) element("remedies").replaceChildren(...items);
 }
 
 /// Pollers, and how long they waited for a CPU: a host with too few looks like a slow drive.
@@ -76,11 +65,11 @@ function showHost(live) {
 }
 
 function show(live) {
-  if (shown && shown.started_at_unix_ms !== live.started_at_unix_ms) forgetHistories();
   // Two pages get the same reading within a second.
   if (shown?.at_unix_ms === live.at_unix_ms) return;
   shown = live;
-  keepHistories(live);
+  forgetRows(live);
+  askForHour();
   setText(element("daemon"), `${live.version}, since ${new Date(live.started_at_unix_ms).toLocaleDateString()} ${clock(live.started_at_unix_ms)}`);
   showHeadline(live);
   showHost(live);
@@ -88,6 +77,10 @@ function show(live) {
   showTenants(live);
   showOperations(live);
   showEvents(live);
+  if (linked !== null && live.tenants.some((tenant) => tenant.name === linked)) {
+    openDetail(linked);
+    linked = null;
+  }
 }
 
 /// Says that there is no answer; the time of the last one stays what it was.
@@ -157,7 +150,10 @@ element("more").addEventListener("click", () => {
 });
 
 // A new address with a token in the same tab loads no page.
-addEventListener("hashchange", () => takeToken() && turn());
+addEventListener("hashchange", () => {
+  linked = linkedTenant();
+  if (takeToken() || linked !== null) turn();
+});
 
 takeToken();
 turn();

@@ -2,13 +2,14 @@
 
 /// Rows that are shown at first, and by each "show more".
 const ROWS = 100;
-/// Readings of a sparkline: a minute.
-const KEPT_READINGS = 60;
+/// The daemon keeps the hour in minutes: no more is new sooner.
+const HOUR_PERIOD_MS = 60_000;
 /// The order stays for so many readings where nothing but figures changed: a row that jumps can't be clicked.
 const ORDER_READINGS = 5;
 
-/// By tenant: the p99 of the last minute, null where nothing was asked.
-const histories = new Map();
+/// By tenant: the highest p99 of each minute of the last hour, null where no command completed.
+let hours = new Map();
+let hourAskedMs = 0;
 /// By tenant: its row, once it was shown.
 const rows = new Map();
 let order = [];
@@ -19,22 +20,16 @@ let rowsShown = ROWS;
 /// Names are unique among the living.
 const keyOf = (tenant) => tenant.name;
 
-/// What was counted by another daemon says nothing about this one.
-function forgetHistories() {
-  histories.clear();
+/// Asks for the last hour once a minute. Without an answer, the former one stays.
+async function askForHour() {
+  if (Date.now() - hourAskedMs < HOUR_PERIOD_MS) return;
+  hourAskedMs = Date.now();
+  const hour = await ask("/v1/hour").catch(() => null);
+  if (hour) hours = new Map(hour.tenants.map((tenant) => [tenant.name, tenant.p99_ns]));
 }
 
-function keepHistories(live) {
-  const there = new Set();
-  for (const tenant of live.tenants) {
-    const key = keyOf(tenant);
-    there.add(key);
-    const history = histories.get(key) ?? [];
-    history.push(tenant.latency ? tenant.latency.p99_ns : null);
-    if (history.length > KEPT_READINGS) history.shift();
-    histories.set(key, history);
-  }
-  for (const key of histories.keys()) if (!there.has(key)) histories.delete(key);
+function forgetRows(live) {
+  const there = new Set(live.tenants.map(keyOf));
   for (const [key, row] of rows) {
     if (there.has(key)) continue;
     row.node.remove();
@@ -84,9 +79,9 @@ function rowOf(tenant) {
   return row;
 }
 
-/// The larger of target and worst p99 is at the top.
+/// The last hour by minutes, and the last second. The larger of target and worst p99 is at the top.
 function drawSpark(row, tenant) {
-  const history = histories.get(keyOf(tenant)) ?? [];
+  const history = [...(hours.get(keyOf(tenant)) ?? []), tenant.latency?.p99_ns ?? null];
   const top = Math.max(tenant.target_ns ?? 0, ...history.map((ns) => ns ?? 0)) * 1.05 || 1;
   const y = (ns) => (23 - (22 * ns) / top).toFixed(1);
   let path = "";
@@ -96,7 +91,7 @@ function drawSpark(row, tenant) {
       isDrawn = false;
       return;
     }
-    const x = ((KEPT_READINGS - history.length + at) * 2).toFixed(0);
+    const x = 120 - (history.length - 1 - at) * 2;
     // A step of no length is seen as a dot.
     path += `${isDrawn ? "L" : `M${x},${y(ns)}L`}${x},${y(ns)}`;
     isDrawn = true;

@@ -1,18 +1,19 @@
 //! Why a tenant was slow at some time: answered from the summaries that are kept, on a thread of its own.
 
 mod evidence;
+mod hour;
 mod story;
 
 #[cfg(test)]
 pub(crate) use story::tell;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use anyhow::{Context, Result};
-use api::{Event, EventKind, MAX_WHY_MS, Why, WhyAsked};
+use api::{Event, EventKind, LastHour, MAX_WHY_MS, Why, WhyAsked};
 use confine::ThreadKind;
 use history::{Comparison, NoComparison, Past};
 
@@ -33,11 +34,13 @@ const EVENTS_MS: u64 = 60_000;
 /// Events in an answer, the last ones.
 const MOST_EVENTS: usize = 50;
 
-/// What is asked, and what hears the answer.
-struct Question {
-    tenant: String,
-    asked: WhyAsked,
-    reply: Box<dyn FnOnce(Result<Why, DiskError>) + Send>,
+/// How old an answer to [`Asker::last_hour`] may be. Many pages then cost no more than one.
+const HOUR_AGE_MS: u64 = 30_000;
+
+/// A question, with the receiver of its answer.
+enum Question {
+    Why { tenant: String, asked: WhyAsked, reply: Box<dyn FnOnce(Result<Why, DiskError>) + Send> },
+    LastHour(Box<dyn FnOnce(Arc<LastHour>) + Send>),
 }
 
 /// The others' end of the thread. It ends when nobody can ask any more.
@@ -78,7 +81,19 @@ impl Asker {
             let title = format!("{} s are too long a time", (to_unix_ms - from_unix_ms) / 1000);
             return invalid(title, "ask for an hour at most");
         }
-        self.questions.try_send(Question { tenant, asked, reply: Box::new(reply) }).map_err(|error| match error {
+        self.put(Question::Why { tenant, asked, reply: Box::new(reply) })
+    }
+
+    /// Asks for the last hour of all tenants. The daemon drops `reply` if it ends.
+    ///
+    /// # Errors
+    /// Too many questions wait.
+    pub fn last_hour(&self, reply: impl FnOnce(Arc<LastHour>) + Send + 'static) -> Result<(), DiskError> {
+        self.put(Question::LastHour(Box::new(reply)))
+    }
+
+    fn put(&self, question: Question) -> Result<(), DiskError> {
+        self.questions.try_send(question).map_err(|error| match error {
             TrySendError::Full(_) => {
                 let title = format!("{MOST_QUESTIONS} others ask already");
                 DiskError::new(Reason::TooManyAsk, title, "ask again in a moment")
@@ -96,9 +111,41 @@ struct Kept {
 
 fn run(questions: &Receiver<Question>, daemon: &impl Daemon, kept: &Kept) {
     daemon.begin(ThreadKind::Why);
-    for Question { tenant, asked, reply } in questions {
-        let (Some(views), Some(declared)) = (daemon.views(), daemon.declared()) else { return };
-        reply(answer(&tenant, asked, &views, &declared, kept));
+    let mut hour = Arc::new(LastHour { to_unix_ms: 0, tenants: Vec::new() });
+    for question in questions {
+        match question {
+            Question::Why { tenant, asked, reply } => {
+                let (Some(views), Some(declared)) = (daemon.views(), daemon.declared()) else { return };
+                reply(answer(&tenant, asked, &views, &declared, kept));
+            }
+            Question::LastHour(reply) => {
+                let now = unix_ms();
+                if now.abs_diff(hour.to_unix_ms) > HOUR_AGE_MS {
+                    let (past, _) = kept.read(now.saturating_sub(hour::HOUR_MS)..now, now);
+                    hour = Arc::new(hour::last_hour(&past.intervals, now));
+                }
+                reply(Arc::clone(&hour));
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// What is known of `span`, with the interval that goes on, and what is wrong with it, in words.
+    fn read(&self, span: Range<u64>, now: u64) -> (Past, Vec<String>) {
+        let (mut notes, summaries) = (Vec::new(), &self.summaries);
+        let current = summaries.current();
+        let written = current.as_ref().and_then(|it| it.written);
+        let mut past = history::read(summaries.directory(), span, now, written).unwrap_or_else(|error| {
+            notes.push(format!("{} can't be read: {error}", summaries.directory().display()));
+            Past::default()
+        });
+        if let Some(current) = current {
+            past.intervals.extend(current.intervals);
+            notes.extend(current.trouble.map(|why| format!("no summaries are written now: {why}")));
+        }
+        notes.extend(past.flaws.iter().map(ToString::to_string));
+        (past, notes)
     }
 }
 
@@ -109,29 +156,16 @@ fn answer(
     declared: &BTreeSet<String>,
     kept: &Kept,
 ) -> Result<Why, DiskError> {
-    let Kept { summaries, events } = kept;
     let now = unix_ms();
     let window = asked.from_unix_ms..asked.to_unix_ms.min(now.saturating_add(1));
     if window.is_empty() {
         let remedy = "ask for a time that has been";
         return Err(DiskError::new(Reason::Invalid, "that time has not come yet", remedy));
     }
-    let mut notes = Vec::new();
-    let current = summaries.current();
-    let written = current.as_ref().and_then(|it| it.written);
-    let span = window.start.saturating_sub(USUAL_MS)..window.end;
-    let mut past = history::read(summaries.directory(), span, now, written).unwrap_or_else(|error| {
-        notes.push(format!("{} can't be read: {error}", summaries.directory().display()));
-        Past::default()
-    });
-    if let Some(current) = current {
-        past.intervals.extend(current.intervals);
-        notes.extend(current.trouble.map(|why| format!("no summaries are written now: {why}")));
-    }
-    notes.extend(past.flaws.iter().map(ToString::to_string));
+    let (past, mut notes) = kept.read(window.start.saturating_sub(USUAL_MS)..window.end, now);
     let compared = Comparison::of(&past.intervals, tenant, window.clone());
     let comparison = compared.map_err(|none| nothing(none, tenant, views, &notes))?;
-    let events = all_events(&past, events);
+    let events = all_events(&past, &kept.events);
     if comparison.spell.others > 0 {
         let others = comparison.spell.others;
         notes.push(format!("{others} more slow spells in that time, which cost less: ask for a shorter time"));

@@ -83,6 +83,7 @@ fn who_hurts_whom(bench: &mut Bench, pictures: bool) -> Result<()> {
     ensure!(bench.chromium.evaluate(&page, order)? == "db,batch,web", "the broken first, then who hurts");
     looks_well(bench, &page, pictures)?;
     the_histogram_fills(bench, &page)?;
+    a_link_opens_its_tenant(bench, &page)?;
     drop((db, batch));
     it_goes_on_with_the_next_daemon(bench, &mut site, &[&page, &other])?;
     no_complaints(bench)
@@ -122,7 +123,7 @@ fn figures_change(bench: &mut Bench, page: &Page) -> Result<()> {
     let before = bench.chromium.evaluate(page, &iops)?;
     bench.chromium.wait(page, "other figures", &format!("{iops} !== {before}"))?;
     let line = "document.querySelector('#tenants .line').getAttribute('d').length > 0";
-    bench.chromium.wait(page, "a line of the last minute", line)
+    bench.chromium.wait(page, "a line of the last hour", line)
 }
 
 /// No violation in either colour and either width, nor anything wider than the window.
@@ -182,6 +183,18 @@ fn open_detail(bench: &mut Bench, page: &Page) -> Result<()> {
     chromium.wait(page, "the tenant's dialog", "document.getElementById('detail').open")?;
     ensure!(chromium.evaluate(page, "document.getElementById('detail-name').textContent")? == "db");
     Ok(())
+}
+
+/// An address that names a tenant opens the tenant's dialog, as links in alerts do.
+fn a_link_opens_its_tenant(bench: &mut Bench, page: &Page) -> Result<()> {
+    let chromium = &mut bench.chromium;
+    chromium.evaluate(page, "location.hash = 'tenant=web'")?;
+    let name = "document.getElementById('detail').open && document.getElementById('detail-name').textContent";
+    chromium.wait(page, "the linked tenant's dialog", &format!("({name}) === 'web'"))?;
+    let told = "document.getElementById('detail-remedies').textContent";
+    chromium.wait(page, "the command that tells more", &format!("{told}.includes('evenkeel why web')"))?;
+    chromium.press(page, "Escape", None)?;
+    chromium.wait(page, "the dialog's end", "!document.getElementById('detail').open")
 }
 
 /// The focus goes back to where it was.
