@@ -3,11 +3,13 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use api::{Snapshot, TenantRow};
+use api::{Event, Snapshot, TenantRow};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Spans of which a tenant's 99th percentile is remembered.
 const REMEMBERED: usize = 120;
+/// Events that are remembered.
+const EVENTS: usize = 50;
 /// Rows of a page.
 const PAGE: isize = 10;
 
@@ -75,6 +77,8 @@ fn excess(row: &TenantRow) -> f64 {
 pub struct App {
     drive: Option<String>,
     pub snapshot: Option<Snapshot>,
+    /// The last events, the newest first.
+    pub events: VecDeque<Event>,
     /// Each tenant's 99th percentiles in µs, the last one last.
     history: HashMap<String, VecDeque<f64>>,
     /// Why nothing new comes.
@@ -96,6 +100,7 @@ impl App {
         Self {
             drive,
             snapshot: None,
+            events: VecDeque::new(),
             history: HashMap::new(),
             lost: None,
             is_held: false,
@@ -107,8 +112,10 @@ impl App {
         }
     }
 
-    /// What the daemon tells. Whether the screen changes.
-    pub fn take(&mut self, snapshot: Snapshot) -> bool {
+    /// Takes the daemon's figures and its new events. Whether the screen changes.
+    pub fn take(&mut self, snapshot: Snapshot, events: Vec<Event>) -> bool {
+        events.into_iter().for_each(|event| self.events.push_front(event));
+        self.events.truncate(EVENTS);
         for row in &snapshot.tenants {
             let past = self.history.entry(row.name.clone()).or_default();
             past.push_back(row.p99_us);

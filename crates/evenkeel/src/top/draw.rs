@@ -14,6 +14,8 @@ use crate::table;
 const CHART_SPANS: usize = 24;
 /// Lines of what is known of the chosen tenant, with its border; shown where the screen has three times as many.
 const DETAILS: u16 = 9;
+/// Lines of the summary.
+const SUMMARY: u16 = 3;
 
 /// A column: what stands above it, how wide it is, and what a tenant has in it.
 struct Column {
@@ -44,10 +46,16 @@ const RANKS: [usize; 11] = [0, 7, 3, 10, 2, 4, 5, 9, 6, 8, 1];
 pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let has_details = app.shows_details && frame.area().height >= 3 * DETAILS && app.chosen().is_some();
     let details = if has_details { DETAILS } else { 0 };
-    let parts = [Constraint::Length(3), Constraint::Min(1), Constraint::Length(details), Constraint::Length(1)];
-    let [top, tenants, bottom, keys] = Layout::vertical(parts).areas(frame.area());
+    // Events take the lines that tenants, their heading and an empty line leave.
+    let taken = details + SUMMARY + 1 + app.tenants().len().min(usize::from(u16::MAX) / 2) as u16 + 2;
+    let lines = [SUMMARY, frame.area().height.saturating_sub(taken), details, 1];
+    let [top, events, bottom, keys] = lines.map(Constraint::Length);
+    let parts = [top, Constraint::Min(1), events, bottom, keys];
+    let [top, tenants, events, bottom, keys] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(Paragraph::new(summary(app)), top);
     draw_tenants(frame, app, tenants);
+    let newest = app.events.iter().take(events.height.into()).map(|event| Line::raw(crate::events::line(event)));
+    frame.render_widget(Paragraph::new(newest.collect::<Vec<_>>()).style(Modifier::DIM), events);
     if let Some(row) = app.chosen().filter(|_| has_details) {
         let title = Line::from(format!(" {} ", row.name)).style(Modifier::BOLD);
         let known = Paragraph::new(known(app, row)).wrap(Wrap { trim: true });
@@ -296,7 +304,10 @@ mod tests {
     #[test]
     fn a_broken_promise_is_first_and_names_who_breaks_it() {
         let mut app = App::new(None);
-        app.take(snapshot(vec![tenant("batch", serde_json::json!({"bw_bytes": 3e9})), broken("db", "batch")]));
+        app.take(
+            snapshot(vec![tenant("batch", serde_json::json!({"bw_bytes": 3e9})), broken("db", "batch")]),
+            Vec::new(),
+        );
         let lines = screen(&mut app, 150, 40);
         assert!(lines[1].contains("0 kept, 1 BROKEN: db"), "{lines:#?}");
         assert!(lines[4].starts_with("db") && lines[4].contains("hurt by batch"), "{lines:#?}");
@@ -317,7 +328,7 @@ mod tests {
     fn any_screen_is_drawn_and_a_thousand_tenants_scroll() {
         let tenants = (0..1000).map(|at| tenant(&format!("t{at:04}"), serde_json::json!({}))).collect();
         let mut app = App::new(None);
-        app.take(snapshot(tenants));
+        app.take(snapshot(tenants), Vec::new());
         for (width, height) in [(1, 1), (20, 5), (80, 24), (300, 100)] {
             screen(&mut app, width, height);
         }
@@ -331,16 +342,16 @@ mod tests {
     #[test]
     fn what_was_is_shown_while_the_daemon_is_away_and_while_it_is_held() {
         let mut app = App::new(None);
-        app.take(snapshot(vec![tenant("db", serde_json::json!({}))]));
+        app.take(snapshot(vec![tenant("db", serde_json::json!({}))]), Vec::new());
         app.lost("the daemon went away".into());
         let lines = screen(&mut app, 100, 10);
         assert!(lines[1].contains("the daemon went away") && lines[4].starts_with("db"), "{lines:#?}");
         press(&mut app, KeyCode::Char(' '));
-        app.take(snapshot(vec![tenant("web", serde_json::json!({}))]));
+        app.take(snapshot(vec![tenant("web", serde_json::json!({}))]), Vec::new());
         let lines = screen(&mut app, 100, 10);
         assert!(lines[4].starts_with("db") && lines[9].starts_with("HELD"), "{lines:#?}");
         press(&mut app, KeyCode::Char(' '));
-        app.take(snapshot(vec![tenant("web", serde_json::json!({}))]));
+        app.take(snapshot(vec![tenant("web", serde_json::json!({}))]), Vec::new());
         assert!(screen(&mut app, 100, 10)[4].starts_with("web"));
         assert_eq!(press(&mut app, KeyCode::Char('q')), Does::End);
     }
@@ -348,13 +359,25 @@ mod tests {
     #[test]
     fn one_drives_tenants_are_shown_alone() {
         let mut app = App::new(Some("big".into()));
-        app.take(snapshot(vec![
-            tenant("db", serde_json::json!({})),
-            tenant("web", serde_json::json!({"drive": "big"})),
-        ]));
+        let tenants = vec![tenant("db", serde_json::json!({})), tenant("web", serde_json::json!({"drive": "big"}))];
+        app.take(snapshot(tenants), Vec::new());
         assert_eq!(app.tenants().map(|row| &row.name[..]).collect::<Vec<_>>(), ["web"]);
-        app.take(snapshot(vec![]));
+        app.take(snapshot(vec![]), Vec::new());
         assert_eq!((app.place(), press(&mut app, KeyCode::Down)), (None, Does::GoesOn));
         screen(&mut app, 80, 24);
+    }
+
+    #[test]
+    fn events_are_shown_where_tenants_leave_room_the_newest_first() {
+        let event = |number: u64, kind: &str| {
+            let event = serde_json::json!({"number": number, "at_unix_ms": 0, "kind": kind, "tenant": "db"});
+            serde_json::from_value(event).unwrap()
+        };
+        let mut app = App::new(None);
+        app.take(snapshot(vec![tenant("db", serde_json::json!({}))]), vec![event(1, "created"), event(2, "attached")]);
+        app.take(snapshot(vec![tenant("db", serde_json::json!({}))]), vec![event(3, "promise_broken")]);
+        let lines = screen(&mut app, 100, 9);
+        assert!(lines[6].contains("promise broken") && lines[7].contains("attached"), "{lines:#?}");
+        assert!(!screen(&mut app, 100, 6).join("\n").contains("1970"));
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use api::{Rest, Snapshot, StatsAsked};
+use api::{EventsAfter, Rest, Snapshot, StatsAsked};
 use app::{App, Does};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -46,7 +46,7 @@ pub struct Args {
 
 /// Messages of the thread that asks the daemon.
 enum Told {
-    Snapshot(Box<Snapshot>),
+    Snapshot(Box<Snapshot>, Vec<api::Event>),
     Lost(String),
 }
 
@@ -76,11 +76,15 @@ pub fn run(args: &Args) -> Result<()> {
 fn ask(daemon: Rest, asked: StatsAsked) -> Result<Receiver<Told>> {
     let (sender, told) = sync_channel(1);
     let work = move || {
+        let mut after = EventsAfter::default();
         loop {
-            let answer = daemon.stats(asked);
+            let answer = daemon.stats(asked).and_then(|snapshot| Ok((snapshot, daemon.events(after)?)));
             let is_lost = answer.is_err();
             let news = match answer {
-                Ok(snapshot) => Told::Snapshot(Box::new(snapshot)),
+                Ok((snapshot, told)) => {
+                    after.since = told.next;
+                    Told::Snapshot(Box::new(snapshot), told.events)
+                }
                 Err(error) => Told::Lost(format!("{error:#}")),
             };
             if sender.send(news).is_err() {
@@ -116,7 +120,7 @@ fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_
     while !is_to_end.load(Ordering::Relaxed) {
         for news in told.try_iter() {
             is_stale |= match news {
-                Told::Snapshot(snapshot) => app.take(*snapshot),
+                Told::Snapshot(snapshot, events) => app.take(*snapshot, events),
                 Told::Lost(why) => app.lost(why),
             };
         }
