@@ -86,8 +86,8 @@ pub use drives::{Drives, Unplaced};
 pub use found::{Found, HandedOver};
 pub use frontend::{Frontend, Serving};
 pub use host::{
-    AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, content_of, drive_id, in_use,
-    layout_of_nvme, mark_image, nvme_character_device,
+    AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Node, Survey, content_of, drive_id,
+    in_use, layout_of_nvme, mark_image, nvme_character_device,
 };
 pub use keys::{MAX_VIRTQUEUES_BY_PRIORITY, document as settings_reference};
 pub use layout::RANGE_STEP_BYTES;

@@ -177,14 +177,7 @@ mod tests {
             let config = drives.each[at].clone();
             let path = config.device.backend.place().unwrap_or_default().display().to_string();
             let device = DeviceIdentity { path, id: Some(id.to_owned()), size_bytes: 1 << 30, ..Default::default() };
-            let host = HostReport {
-                device,
-                to_create: false,
-                to_mark: false,
-                content: None,
-                block_bytes: None,
-                warnings: Vec::new(),
-            };
+            let host = HostReport::of(device);
             Found { config, host, file: LayoutFile::open(None).expect("no layout") }
         };
         let there = [There { at: 0, drive: found(0, "nvme-S1-1"), candidates: Vec::new() }];

@@ -343,7 +343,9 @@ impl Owner {
             let (title, remedy) = in_words(&errors);
             DiskError::new(Reason::NotDurable, title, remedy)
         })?;
-        Ok(OpenedDrive { config, profile, policy, layout, lock, drive, sockets: Default::default() })
+        // Behind its walls, the daemon can't look the drive's node up.
+        let (near_cpus, sockets) = Default::default();
+        Ok(OpenedDrive { config, profile, policy, layout, lock, drive, near_cpus, sockets })
     }
 }
 

@@ -110,12 +110,12 @@ pub struct ServedDrive {
 impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
-        let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
+        let OpenedDrive { config, profile, policy, layout, lock, drive, near_cpus, sockets } = opened;
         let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts } = common;
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
-        let pollers = Pollers::new(drive, threads, clock);
+        let pollers = Pollers::new(drive, threads, clock, near_cpus);
         let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
         Self {
             tenants: BTreeMap::new(),

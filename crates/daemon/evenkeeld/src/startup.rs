@@ -11,8 +11,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
-    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, LBA_BYTES, Missing, Prepared,
-    SocketSection, Tenant,
+    Absent, Account, AddedDrives, AllowedCpus, Config, ConfigErrors, DeviceLock, Identity, LBA_BYTES, Missing, Node,
+    Prepared, SocketSection, Tenant,
 };
 use layout::{Change, LayoutError, LayoutFile, Placement};
 use policy::PolicyConfig;
@@ -83,8 +83,15 @@ pub(crate) struct OpenedDrive {
     pub(crate) layout: LayoutFile,
     pub(crate) lock: DeviceLock,
     pub(crate) drive: Box<dyn AnyDrive>,
+    /// CPUs of the drive's NUMA node that this process may use. Empty: any CPU is as near.
+    pub(crate) near_cpus: Vec<u32>,
     /// Of each tenant, by its name; nobody can connect yet.
     pub(crate) sockets: BTreeMap<String, Listener>,
+}
+
+fn near_cpus(node: Option<&Node>) -> Vec<u32> {
+    let allowed = node.and_then(|_| AllowedCpus::of_this_process());
+    node.zip(allowed).map(|(node, allowed)| node.cpus.and(&allowed)).unwrap_or_default()
 }
 
 impl OpenedDrive {
@@ -97,6 +104,7 @@ impl OpenedDrive {
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         let identity = prepared.config.identity()?;
         let is_new = prepared.host.to_create;
+        let near_cpus = near_cpus(prepared.host.node.as_ref());
         let (config, mut layout, lock) = prepared.commit()?;
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info.of_drive(&config.device.name), &drive_profile::assumed(&profile.name, lpns));
@@ -120,7 +128,7 @@ impl OpenedDrive {
             Ok(listener?.map(|listener| (tenant.name.clone(), listener)))
         });
         let sockets = bound.filter_map(Result::transpose).collect::<Result<_>>()?;
-        Ok(Self { config, profile, policy, layout, lock, drive, sockets })
+        Ok(Self { config, profile, policy, layout, lock, drive, near_cpus, sockets })
     }
 
     fn layout_directory(&self) -> Option<PathBuf> {

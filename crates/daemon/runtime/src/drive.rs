@@ -77,8 +77,8 @@ pub struct Opening<'a> {
     pub board: Arc<Board>,
     /// How its thread behaves at first.
     pub behaviour: Behaviour,
-    /// Run on this CPU only.
-    pub cpu: Option<u32>,
+    /// Run on these CPUs only; empty: on any.
+    pub cpus: Vec<u32>,
     /// The daemon's.
     pub clock: Clock,
     /// Looks at mapped doorbells while it sleeps.
@@ -113,12 +113,12 @@ impl<D: Drive> AnyDrive for D {
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
-        let Opening { number, shape, policy, board, behaviour, cpu, clock, scanner, pulses } = opening;
+        let Opening { number, shape, policy, board, behaviour, cpus, clock, scanner, pulses } = opening;
         let built = policy.build(&shape).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
         let poller = Poller::new(queues, built, board, clock.now());
         let drive_on_cpus = Drive::facts(self).on_cpus;
-        let start = Start { number, poller, set_weights, behaviour, drive_on_cpus, cpu, clock, scanner, pulses };
+        let start = Start { number, poller, set_weights, behaviour, drive_on_cpus, cpus, clock, scanner, pulses };
         poller_thread::start(start).with_context(|| format!("can't start poller {number}"))
     }
 }

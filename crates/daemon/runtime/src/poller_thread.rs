@@ -132,8 +132,8 @@ pub struct Start<S, B> {
     pub behaviour: Behaviour,
     /// The CPUs of the drive's interrupts are told to it, where the drive asks for that.
     pub drive_on_cpus: bool,
-    /// Run on this CPU only.
-    pub cpu: Option<u32>,
+    /// Run on these CPUs only; empty: on any.
+    pub cpus: Vec<u32>,
     /// The daemon's.
     pub clock: Clock,
     /// Looks at mapped doorbells while it sleeps.
@@ -152,7 +152,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
-    let Start { number, poller, set_weights, behaviour, drive_on_cpus, cpu, clock, scanner, pulses } = start;
+    let Start { number, poller, set_weights, behaviour, drive_on_cpus, cpus, clock, scanner, pulses } = start;
     let runner = Runner {
         number,
         poller,
@@ -174,7 +174,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
         next_weights: Nanos(0),
     };
     let thread = std::thread::Builder::new().name(format!("poller-{number}"));
-    Ok((handle, thread.spawn(move || runner.run(cpu, &pulses))?))
+    Ok((handle, thread.spawn(move || runner.run(&cpus, &pulses))?))
 }
 
 struct Runner<S: FrontEnd, B> {
@@ -207,11 +207,11 @@ struct Runner<S: FrontEnd, B> {
 }
 
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
-    fn run(mut self, cpu: Option<u32>, pulses: &Pulses) -> u32 {
+    fn run(mut self, cpus: &[u32], pulses: &Pulses) -> u32 {
         threads::enter(ThreadKind::Poller);
         let _counted = CountedPoller::this_thread(self.number);
-        if let Some(cpu) = cpu {
-            pin(cpu);
+        if !cpus.is_empty() {
+            pin(cpus);
         }
         eventfd::watch();
         // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
@@ -474,17 +474,14 @@ fn gives_way(in_flight: u32, quiet: Nanos) -> bool {
     }
 }
 
-fn pin(cpu: u32) {
-    let pinned = if (cpu as usize) < CpuSet::MAX_CPU {
-        let mut set = CpuSet::new();
-        set.set(cpu as usize);
-        rustix::thread::sched_setaffinity(None, &set)
-    } else {
-        Err(rustix::io::Errno::INVAL)
-    };
-    if let Err(errno) = pinned {
+/// Keeps this thread on `cpus`.
+fn pin(cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
+    // Without a CPU in the set, the kernel refuses.
+    if let Err(errno) = rustix::thread::sched_setaffinity(None, &set) {
         // Not eprintln: it panics where standard error can't be written.
-        let _ = writeln!(std::io::stderr(), "evenkeeld: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
+        let _ = writeln!(std::io::stderr(), "evenkeeld: can't run a poller on CPU {cpus:?}: {errno}; it runs anywhere");
     }
 }
 

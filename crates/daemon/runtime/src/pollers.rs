@@ -91,12 +91,13 @@ pub struct Pollers {
     threads: PollerThreads,
     board: Arc<Board>,
     clock: Clock,
+    near_cpus: Vec<u32>,
 }
 
 impl Pollers {
-    /// None yet.
-    pub fn new(drive: Box<dyn AnyDrive>, threads: PollerThreads, clock: Clock) -> Self {
-        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock }
+    /// None yet. `near_cpus`: where pollers without a CPU of their own run; empty: anywhere.
+    pub fn new(drive: Box<dyn AnyDrive>, threads: PollerThreads, clock: Clock, near_cpus: Vec<u32>) -> Self {
+        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock, near_cpus }
     }
 
     /// The probes of all tenants.
@@ -211,7 +212,7 @@ impl Pollers {
             policy,
             board: Arc::clone(&self.board),
             behaviour: behaviour(config, mode, others + all >= self.threads.cores),
-            cpu,
+            cpus: cpu.map_or_else(|| self.near_cpus.clone(), |cpu| vec![cpu]),
             clock: self.clock,
             scanner: self.threads.scanner.clone(),
             pulses: self.threads.pulses.clone(),

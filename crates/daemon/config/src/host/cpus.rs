@@ -1,7 +1,7 @@
 //! The CPUs that this process may use, and whether its pollers are too many for them.
 
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::config::Config;
 use crate::problem::{Problem, Sink};
@@ -22,7 +22,22 @@ impl AllowedCpus {
     pub fn of_this_process() -> Option<Self> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-        Some(Self(list.trim().to_owned()))
+        Some(Self::from_list(list))
+    }
+
+    /// From the kernel's list of CPUs.
+    pub(super) fn from_list(list: &str) -> Self {
+        Self(list.trim().to_owned())
+    }
+
+    /// Whether `cpu` is among them.
+    pub fn has(&self, cpu: u32) -> bool {
+        self.ranges().any(|range| range.contains(&cpu))
+    }
+
+    /// Those that are among others too.
+    pub fn and(&self, others: &Self) -> Vec<u32> {
+        self.ranges().flatten().filter(|cpu| others.has(*cpu)).collect()
     }
 
     fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u32>> {
@@ -38,21 +53,25 @@ impl AllowedCpus {
 
     /// Of a CPU that is none of them: what is wrong, and what to do.
     pub fn refuse(&self, cpu: u32) -> Option<(String, String)> {
-        let is_one = self.ranges().any(|range| range.contains(&cpu));
         let refused = || (format!("CPU {cpu} is not one that this process may use"), format!("choose from {self}"));
-        (!is_one).then(refused)
+        (!self.has(cpu)).then(refused)
     }
 }
 
 impl Config {
     pub(super) fn check_cpus(&self, sink: &mut Sink<'_>, allowed: &AllowedCpus) {
-        let shared = (&self.pollers.cpus[..], self.marks.cpus.as_ref());
-        let own = self.tenants.iter().map(|tenant| (tenant.frontend.cpus(), tenant.marks.frontend.cpus.as_ref()));
-        for (cpus, mark) in std::iter::once(shared).chain(own) {
+        for (cpus, mark) in self.named_cpus() {
             for (what, remedy) in cpus.iter().filter_map(|cpu| allowed.refuse(*cpu)) {
                 sink.maybe_at(mark, what, remedy);
             }
         }
+    }
+
+    /// All CPUs that the configuration names, with their places in the file.
+    pub(super) fn named_cpus(&self) -> impl Iterator<Item = (&[u32], Option<&Range<usize>>)> {
+        let shared = (&self.pollers.cpus[..], self.marks.cpus.as_ref());
+        let own = self.tenants.iter().map(|tenant| (tenant.frontend.cpus(), tenant.marks.frontend.cpus.as_ref()));
+        std::iter::once(shared).chain(own)
     }
 }
 

@@ -11,6 +11,7 @@ mod files;
 mod image_id;
 pub mod in_use;
 mod links;
+mod nodes;
 mod nvme;
 mod sockets;
 mod token;
@@ -39,6 +40,7 @@ use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
 pub(crate) use self::image_id::{mark_start, new_mark};
 use self::in_use::{InUse, LockError, number_of};
+pub use self::nodes::Node;
 pub use self::nvme::{Survey, layout_of_nvme};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
@@ -65,8 +67,18 @@ pub struct HostReport {
     pub content: Option<Content>,
     /// What it reads and writes at least; `None`: only opening it to be served tells.
     pub block_bytes: Option<u32>,
+    /// The drive's NUMA node, if the host has several and the drive was looked at in sysfs.
+    pub node: Option<Node>,
     /// What works but is probably not meant.
     pub warnings: Vec<Problem>,
+}
+
+impl HostReport {
+    /// A drive of which nothing else is known.
+    pub(crate) fn of(device: DeviceIdentity) -> Self {
+        let (to_create, to_mark, content, block_bytes, node) = Default::default();
+        Self { device, to_create, to_mark, content, block_bytes, node, warnings: Vec::new() }
+    }
 }
 
 /// Keeps other Evenkeel daemons from the same drive until it is dropped.
@@ -152,9 +164,10 @@ impl Config {
             self.check_cpus(&mut sink, &allowed);
         }
         self.check_sockets(&mut sink, &mut warnings);
+        let node = self.check_node(&mut warnings);
         sink.finish()?;
         let warnings = warnings.into_problems();
-        let report = found.map(|found| HostReport { warnings, ..found });
+        let report = found.map(|found| HostReport { node, warnings, ..found });
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the device can't be used", "check its path"))
     }
 
@@ -246,7 +259,7 @@ impl Config {
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport { device, to_create: false, to_mark: false, content: None, block_bytes: None, warnings: Vec::new() }
+        HostReport::of(device)
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -373,7 +386,7 @@ impl Config {
         let ImageMarks { id, is_new: to_mark, start } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
         let Found { to_create, content, block_bytes, .. } = found;
-        Some(HostReport { device, to_create, to_mark, content, block_bytes, warnings: Vec::new() })
+        Some(HostReport { to_create, to_mark, content, block_bytes, ..HostReport::of(device) })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {

@@ -135,7 +135,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         set_weights: None,
         behaviour,
         drive_on_cpus: false,
-        cpu: None,
+        cpus: Vec::new(),
         clock,
         scanner: DoorbellScanner::start(clock).unwrap(),
         pulses: Pulses::default(),
