@@ -53,8 +53,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     ),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
-        apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace, http_observed::live,
-        http_observed::live_of, stats::stats
+        apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace,
+        http_observed::live, http_observed::live_of, stats::stats
     ),
     components(schemas(
         Event,

@@ -91,7 +91,7 @@ pub(crate) struct OpenedDrive {
 
 fn near_cpus(node: Option<&Node>) -> Vec<u32> {
     let allowed = node.and_then(|_| AllowedCpus::of_this_process());
-    node.zip(allowed).map(|(node, allowed)| node.cpus.and(&allowed)).unwrap_or_default()
+    node.zip(allowed).map(|(node, allowed)| allowed.on(node)).unwrap_or_default()
 }
 
 impl OpenedDrive {

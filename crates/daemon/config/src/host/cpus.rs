@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
+use super::nodes::Node;
 use crate::config::Config;
 use crate::problem::{Problem, Sink};
 use crate::values::Mode;
@@ -26,7 +27,7 @@ impl AllowedCpus {
     }
 
     /// From the kernel's list of CPUs.
-    pub(super) fn from_list(list: &str) -> Self {
+    fn from_list(list: &str) -> Self {
         Self(list.trim().to_owned())
     }
 
@@ -35,9 +36,10 @@ impl AllowedCpus {
         self.ranges().any(|range| range.contains(&cpu))
     }
 
-    /// Those that are among others too.
-    pub fn and(&self, others: &Self) -> Vec<u32> {
-        self.ranges().flatten().filter(|cpu| others.has(*cpu)).collect()
+    /// Those that are on a node.
+    pub fn on(&self, node: &Node) -> Vec<u32> {
+        let near = Self::from_list(&node.cpu_list);
+        self.ranges().flatten().filter(|cpu| near.has(*cpu)).collect()
     }
 
     fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u32>> {
@@ -67,8 +69,22 @@ impl Config {
         }
     }
 
+    /// Warns of CPUs that the configuration names and that are not on the drive's node.
+    pub(super) fn warn_far_cpus(&self, warnings: &mut Sink<'_>, Node { number, cpu_list }: &Node) {
+        let near = AllowedCpus::from_list(cpu_list);
+        for (named, mark) in self.named_cpus() {
+            let far: Vec<String> = named.iter().filter(|cpu| !near.has(**cpu)).map(u32::to_string).collect();
+            if !far.is_empty() {
+                let far = far.join(", ");
+                let what =
+                    format!("CPU {far} is not on the drive's NUMA node {number}: each command crosses between nodes");
+                warnings.maybe_at(mark, what, format!("choose from the node's CPUs, {near}"));
+            }
+        }
+    }
+
     /// All CPUs that the configuration names, with their places in the file.
-    pub(super) fn named_cpus(&self) -> impl Iterator<Item = (&[u32], Option<&Range<usize>>)> {
+    fn named_cpus(&self) -> impl Iterator<Item = (&[u32], Option<&Range<usize>>)> {
         let shared = (&self.pollers.cpus[..], self.marks.cpus.as_ref());
         let own = self.tenants.iter().map(|tenant| (tenant.frontend.cpus(), tenant.marks.frontend.cpus.as_ref()));
         std::iter::once(shared).chain(own)
@@ -167,5 +183,19 @@ mod tests {
         assert!(
             told(&[&sleeps, &sleeps], "0").is_some_and(|told| told.contains("2 pollers") && told.contains("1 CPU:"))
         );
+    }
+
+    #[test]
+    fn named_cpus_of_other_nodes_are_warned_of() {
+        let text = "[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"passthrough\"\n\
+                    [pollers]\ncpus = [8, 3, 4]\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n";
+        let config = config(text);
+        let mut warnings = Sink::new(&config.text);
+        let node = Node { number: 1, cpu_list: "8-15".to_owned() };
+        config.warn_far_cpus(&mut warnings, &node);
+        let [told] = &warnings.into_problems()[..] else { panic!("one warning") };
+        assert_eq!(told.place.as_ref().map(|place| place.line), Some(7));
+        assert_eq!(told.what, "CPU 3, 4 is not on the drive's NUMA node 1: each command crosses between nodes");
+        assert_eq!(told.remedy, "choose from the node's CPUs, 8-15");
     }
 }

@@ -81,6 +81,22 @@ impl HostReport {
     }
 }
 
+impl Backend {
+    /// The directory in sysfs of the device, or of the device that has the image's file system.
+    fn in_sysfs(&self) -> Option<PathBuf> {
+        match self {
+            Self::Block { path, .. } => Some(sys_of(&path.metadata().ok()?)),
+            // The image may not be there yet.
+            Self::File { path, .. } => {
+                let number = path.parent()?.metadata().ok()?.dev();
+                Some(format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number)).into())
+            }
+            Self::Nvme { address, .. } => Some(Path::new("/sys/bus/pci/devices").join(address)),
+            Self::Memory | Self::Null | Self::Model { .. } => None,
+        }
+    }
+}
+
 /// Keeps other Evenkeel daemons from the same drive until it is dropped.
 #[derive(Debug)]
 pub struct DeviceLock {
@@ -164,7 +180,8 @@ impl Config {
             self.check_cpus(&mut sink, &allowed);
         }
         self.check_sockets(&mut sink, &mut warnings);
-        let node = self.check_node(&mut warnings);
+        let node = self.device.backend.in_sysfs().and_then(|device| Node::of_device(&device));
+        node.iter().for_each(|node| self.warn_far_cpus(&mut warnings, node));
         sink.finish()?;
         let warnings = warnings.into_problems();
         let report = found.map(|found| HostReport { node, warnings, ..found });
