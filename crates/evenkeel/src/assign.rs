@@ -31,7 +31,7 @@ pub(crate) struct ReturnArgs {
     #[arg(long)]
     yes: bool,
 
-    /// For a drive that is no longer there: don't wipe it, only forget that a VM had it
+    /// Don't wipe the drive, only forget its assignment: for a drive that was removed from the host
     #[arg(long, conflicts_with = "yes")]
     forget: bool,
 }

@@ -8,7 +8,7 @@ use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest, labels_in_words};
 
 use crate::disk::Daemon;
 
-/// Show recent events: disks created, changed and deleted, clients, promises. With --json, one line per event.
+/// Show recent events: changes of disks, clients and promises.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Keep printing new events until interrupted

@@ -12,25 +12,25 @@ use serde::Serialize;
 
 use crate::disk::Daemon;
 
-/// Record every command of a tenant for a while, in a file that `evenkeel sim` can replay.
+/// Record a tenant's commands in a file that `evenkeel sim` can replay.
 ///
-/// The file has each command's arrival, kind, place and size, and how long it waited and was served. It does not have
-/// the tenant's data.
+/// The file has each command's arrival, kind, offset, size, time waiting and time in service. It has none of the
+/// tenant's data.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the tenant.
     tenant: String,
 
-    /// How long to record, in seconds; at most a day
+    /// Seconds to record, 1 to 86400 (a day)
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_TRACE_S as i64))]
     seconds: u32,
 
-    /// The file to write. It must not exist
+    /// The new file; it must not exist
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Stop when the file reaches this size; a command takes about 45 bytes
+    /// Size at which to stop; a command takes about 45 bytes
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_size: Size,
 

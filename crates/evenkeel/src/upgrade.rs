@@ -17,18 +17,17 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Replace the running daemon by another version, an upgrade or a downgrade, while its clients go on.
+/// Replace the running daemon with another version without disconnecting clients.
 ///
-/// First checks all that can be checked: that the new program can go on with the clients, that it accepts the
-/// configuration, and that no client would lose its disk. If a check fails, nothing happens. Then restarts the daemon's
-/// unit.
+/// First checks that the new program, newer or older, can take over the clients, that it accepts the configuration,
+/// and that no client would lose its disk. If a check fails, nothing happens. Then restarts the daemon's unit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The new program, which the unit starts [default: evenkeeld beside this program]
+    /// The new program that the unit starts [default: evenkeeld beside this program]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 
-    /// The configuration file with which the unit starts it
+    /// The configuration file of the unit
     #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.toml")]
     config: PathBuf,
 
@@ -36,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", default_value = "systemctl restart evenkeeld")]
     restart: String,
 
-    /// Go on even if clients lose their disks
+    /// Upgrade even if clients lose their disks
     #[arg(long)]
     force: bool,
 

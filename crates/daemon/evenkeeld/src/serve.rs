@@ -27,16 +27,16 @@ use crate::startup::Opened;
 use runtime::command::Command;
 use runtime::{open_files, panics, state_versions, stderr, threads};
 
-/// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
+/// Run the daemon until SIGTERM or SIGINT.
 ///
-/// Refuses promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the configuration file as
-/// it is then.
+/// At the end it completes all commands in flight and exits with status 0. It refuses promises that the drive can't
+/// keep, unless they are overcommitted. SIGHUP applies the changed configuration file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Print what is served as one line of JSON instead of text.
+    /// Print the served drives and disks as one line of JSON instead of text.
     #[arg(long)]
     json: bool,
 
@@ -49,11 +49,11 @@ pub struct Args {
     #[arg(long)]
     no_keeper: bool,
 
-    /// Have new disks take the place of what this drive holds, although no layout file describes that. Destroys it.
+    /// Overwrite this drive, although it has data that no layout file describes. DESTROYS THAT DATA.
     #[arg(long, value_name = "DRIVE")]
     discard_content: Vec<String>,
 
-    /// Least level of log messages: off, error, warn or info. Debug and trace are the same as info.
+    /// Lowest level of log messages: off, error, warn or info. Debug and trace mean info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
 

@@ -9,12 +9,12 @@ use confine::Walls;
 
 /// The text of --help, also printed after a wrong argument.
 pub const HELP: &str = "\
-Keeps evenkeeld's clients connected while the daemon ends and is started again
+Keeps evenkeeld's clients connected during a restart of the daemon
 
 Usage: evenkeel-keeper [OPTIONS] SOCKET
 
 Arguments:
-  SOCKET  Unix socket to create, at which the daemon finds the keeper
+  SOCKET  Unix socket to create, on which the keeper listens for the daemon
 
 Options:
       --give-up-after SECONDS  Disconnect clients that wait this long for a daemon; 0: never [default: 7200]

@@ -28,31 +28,30 @@ use ssd_model::Profile;
 use state::{Identity, State};
 use target::Target;
 
-/// Measure a drive and write its profile, for `[device] profile`, `evenkeel plan` and admission.
+/// Measure a drive and write its profile, for admission and `evenkeel plan`.
 ///
-/// Only reads, unless --overwrite gives a range that may be destroyed: without it, what writes cost is assumed. Refuses
-/// a drive that is mounted or in use. One that was taken from the kernel (`evenkeel drive claim`) is measured on queues
-/// of its own. If it is interrupted, the same command goes on where it was.
+/// Only reads, unless --overwrite gives a range to destroy: otherwise the cost of writes is assumed. Refuses a drive
+/// that is mounted or in use. A claimed drive (`evenkeel drive claim`) is measured on queues of its own. After an
+/// interruption, run the same command again to continue.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A configuration: its drive is measured.
+    /// Configuration file whose drive is measured.
     #[arg(required_unless_present = "path", conflicts_with = "path", value_name = "CONFIG")]
     config: Option<PathBuf>,
 
-    /// Which drive of the configuration, where it has several.
+    /// Name of the drive, if the configuration has several.
     #[arg(long, value_name = "NAME", conflicts_with = "path")]
     drive: Option<String>,
 
-    /// A file, a block device, or the PCI address of a claimed drive, whose first namespace is measured; in place of a
-    /// configuration.
+    /// Instead of a configuration: a file, a block device, or a claimed drive's PCI address (its first namespace).
     #[arg(long, visible_alias = "device", value_name = "PATH")]
     path: Option<PathBuf>,
 
-    /// Where the profile goes. It must not exist.
+    /// File of the profile; it must not exist.
     #[arg(long, short, default_value = "drive.toml", value_name = "FILE")]
     output: PathBuf,
 
-    /// A range of the drive to write to: 10GiB:4GiB is 4 GiB from 10 GiB on. WHAT IS THERE IS LOST.
+    /// A range of the drive to write to: 10GiB:4GiB is 4 GiB from 10 GiB on. ITS DATA IS LOST.
     #[arg(long, value_name = "OFFSET:LENGTH", value_parser = range)]
     overwrite: Option<(Size, Size)>,
 
