@@ -292,7 +292,7 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     let layout = format!("{}.layout.toml", path.display());
     if Path::new(&layout).exists() {
         let title = format!("{} has tenants: {layout} says whose it is", path.display());
-        let remedy = "declare it in the configuration with them, or remove that file if nobody needs what is there";
+        let remedy = "declare it in the configuration with them, or remove that file if its data is not needed";
         return Err(Problem::new(409, "has-tenants", title, remedy).into());
     }
     let cant = |error: std::io::Error| {

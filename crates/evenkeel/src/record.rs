@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     let traced = rest.trace(tenant, TraceAsked { seconds: *seconds }, |chunk| kept.take(chunk));
     let file = output.display();
     if kept.file.is_some() {
-        traced.with_context(|| format!("the trace was cut off; {file} has what came until then"))?;
+        traced.with_context(|| format!("the trace was cut off; {file} has the commands until then"))?;
     } else {
         traced?;
     }
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let ended_early = told.seconds < f64::from(*seconds) - 1.0;
     if ended.is_none() && !kept.is_full {
-        bail!("the trace was cut off: the daemon ended; {file} has what came until then");
+        bail!("the trace was cut off: the daemon ended; {file} has the commands until then");
     }
     let mut out = std::io::stdout().lock();
     if daemon.json {
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
                 writeln!(out, "{lost} more are missing: the host was too busy to keep up")?;
             }
         }
-        None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; what came later is not in it")?,
+        None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; later commands are not in it")?,
     }
     let file = file.to_string();
     writeln!(out, "to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = {file:?}")?;

@@ -109,7 +109,7 @@ fn can_take_over(program: Option<&Path>, running: &Live) -> Result<()> {
     let asked = asked.with_context(|| format!("nothing was changed: {shown} can't be started"))?;
     if !asked.status.success() {
         let why = String::from_utf8_lossy(&asked.stderr);
-        bail!("nothing was changed: {shown} can't go on where the daemon that runs ends: {}", why.trim());
+        bail!("nothing was changed: {shown} can't take over from the running daemon: {}", why.trim());
     }
     Ok(())
 }

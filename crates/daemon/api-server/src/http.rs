@@ -206,8 +206,8 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
         Role::Operator => return next.run(request).await,
         Role::Viewer if is_look => return next.run(request).await,
         Role::Tenant(_) if is_look && is_of_tenants => return next.run(request).await,
-        Role::Viewer => ("you may look, and change nothing".to_owned(), BECOME_OPERATOR),
-        Role::Tenant(uid) => (format!("user {uid} may look at its own disks and their events alone"), BECOME_OPERATOR),
+        Role::Viewer => ("you may only look, not change anything".to_owned(), BECOME_OPERATOR),
+        Role::Tenant(uid) => (format!("user {uid} may look only at its own disks and their events"), BECOME_OPERATOR),
         Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
     };
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
@@ -237,8 +237,7 @@ fn is_utf8(path: &str) -> bool {
     String::from_utf8(bytes).is_ok()
 }
 
-const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's \
-                               configuration names";
+const BECOME_OPERATOR: &str = "ask root to add you to the group in `operators` under [api] of the configuration";
 const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
                           configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";

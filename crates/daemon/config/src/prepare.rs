@@ -72,7 +72,7 @@ impl Found {
         warnings.extend(host.warnings.iter().cloned());
         if let Some(what) = import {
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
-            let remedy = "the tenants see what is there, at the offsets that the configuration gives".to_owned();
+            let remedy = "the tenants see the drive's old data, at the offsets in the configuration".to_owned();
             warnings.push(Problem { place, what, remedy });
         }
         Ok(Prepared { config, host, layout, changes, warnings, file })

@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
     confine(args, &opened)?;
     let survivor = confine::leave_memory_to_a_survivor();
     if let Err(error) = &survivor {
-        tracing::warn!("no process takes its memory over when it ends, which takes longer then: {error}");
+        tracing::warn!("no process can take over the daemon's memory at its end, which then takes longer: {error}");
     }
     // Not before: a thread keeps the rights that it was started with.
     log_writer.start().context("can't start the log")?;
@@ -161,7 +161,7 @@ pub fn run(args: &Args) -> Result<()> {
     log.flush();
     match lost {
         0 => Ok(()),
-        lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
+        lost => bail!("the drive never answered {lost} commands; their data may or may not be written"),
     }
 }
 
@@ -203,7 +203,7 @@ fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>
     let Some(path) = path.filter(|_| !args.no_keeper) else { return Ok(None) };
     let waits = || {
         let at = path.display();
-        let line = format!("the keeper at {at} serves another daemon, or nobody: waiting for it, 10 s at most");
+        let line = format!("the keeper at {at} serves another daemon or does not answer: waiting for it, 10 s at most");
         (log::sink())(Level::Info.of_daemon(), &line);
     };
     let keeper = Keeper::connect(&path, waits)?;
@@ -260,7 +260,7 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
     confine::hide_memory().context("can't hide the daemon's memory")?;
     match confine::fence(&opened.directories(), opened.readable()).context("can't fence the daemon in with Landlock")? {
         Fence::Whole => {}
-        Fence::Partial => tracing::info!("an older kernel: Landlock keeps the daemon from less than it could"),
+        Fence::Partial => tracing::info!("this kernel is older, and its Landlock restricts the daemon less"),
         Fence::None => tracing::warn!(
             "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): the daemon could open any file that \
              its user may"
@@ -302,8 +302,7 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
         writeln!(
             out,
-            "don't migrate such a VM: QEMU does it without a word to us, and the disk's state is lost; this \
-             blocks it:\n  {}",
+            "don't migrate such a VM: QEMU does not tell the daemon, and disk state is lost; this blocks it:\n  {}",
             NO_MIGRATION.join(" ")
         )?;
     }

@@ -171,7 +171,7 @@ impl Feeding {
             None => match self.told.take() {
                 None => "WATCHDOG=1".to_owned(),
                 Some(poller) => {
-                    tracing::info!("poller {poller} gets on again");
+                    tracing::info!("poller {poller} makes progress again");
                     format!("WATCHDOG=1\nSTATUS={status}")
                 }
             },

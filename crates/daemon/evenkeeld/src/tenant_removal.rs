@@ -111,7 +111,7 @@ impl ServedDrive {
             return Ok(());
         }
         self.awaited.push(id);
-        Err(DiskError::new(Reason::StillLeaving, "its pollers have not let go of it yet", "ask again in a moment"))
+        Err(DiskError::new(Reason::StillLeaving, "its pollers have not released it yet", "ask again in a moment"))
     }
 
     /// Forgets a tenant that its pollers have let go of and that is to be served again.
@@ -174,7 +174,7 @@ impl ServedDrive {
     pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, DiskError> {
         let name = tenant.name.clone();
         if self.is_attached(id) {
-            let title = format!("{name:?} is attached to a client, and how it is reached can't change meanwhile");
+            let title = format!("{name:?} is attached to a client, and its front end can't change meanwhile");
             return Err(DiskError::new(
                 Reason::Attached,
                 title,
@@ -182,8 +182,12 @@ impl ServedDrive {
             ));
         }
         if !self.is_free(id) {
-            let title = format!("{name:?} is being zeroed, and how it is reached can't change meanwhile");
-            return Err(DiskError::new(Reason::Zeroing, title, "ask again once `evenkeel operations` has it no more"));
+            let title = format!("{name:?} is being zeroed, and its front end can't change meanwhile");
+            return Err(DiskError::new(
+                Reason::Zeroing,
+                title,
+                "ask again once `evenkeel operations` lists it no more",
+            ));
         }
         self.pollers.check_cpus(&tenant)?;
         self.take_off_first(id)?;
@@ -191,7 +195,7 @@ impl ServedDrive {
         let before = self.state.shared_config();
         self.serve_placed(tenant, config).map_err(|error| match self.serve_placed(old, &before) {
             Ok(_) => {
-                let title = format!("{name:?} can't be served so: {error:#}");
+                let title = format!("{name:?} can't be served with these settings: {error:#}");
                 DiskError::new(Reason::NotServable, title, "change that; it is served as before")
             }
             Err(again) => {

@@ -22,7 +22,7 @@ pub fn not_changeable(why: &str) -> DiskError {
     DiskError::new(
         Reason::Invalid,
         why,
-        "a change has the keys of a new disk but for name, drive, lba_size, attach and nsid",
+        "a change has the keys of a new disk except name, drive, lba_size, attach and nsid",
     )
 }
 
@@ -63,7 +63,7 @@ pub fn no_shrinking(name: &str, has_bytes: u64) -> DiskError {
 pub fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> DiskError {
     let title = format!("no room for {name:?} to grow so far: {} more could be had", Size(most_bytes));
     let remedy = match most_bytes - most_bytes % RANGE_STEP_BYTES {
-        0 => "delete what nobody needs, or wait until what was deleted is wiped".to_owned(),
+        0 => "delete unused disks, or wait until deleted disks are wiped".to_owned(),
         more => format!("ask for a size of {}", Size(has_bytes + more)),
     };
     DiskError::new(Reason::NoRoom, title, remedy)

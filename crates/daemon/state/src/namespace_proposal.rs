@@ -161,7 +161,7 @@ impl DriveState {
                 "{} may write to {name:?} already, and most file systems are not made for several writers",
                 namespace.tenants.join(" and ")
             );
-            let remedy = "attach it read-only, or shared if they agree on who writes where";
+            let remedy = "attach it read-only, or shared if they coordinate their writes";
             return Err(DiskError::new(Reason::SecondWriter, title, remedy));
         }
         let is_formatting = self.placement(name).is_some_and(|it| it.formatting_to_lba_bytes.is_some());
@@ -233,9 +233,8 @@ fn refuse_terms(disk: &DiskSpec) -> Result<(), DiskError> {
 }
 
 fn no_terms(name: &str) -> DiskError {
-    let title =
-        format!("namespace {name:?} is promised nothing and held to nothing: what is sent to it is its tenant's");
-    let remedy = "say that of its tenants; a namespace has a size, and a block size from its start";
+    let title = format!("namespace {name:?} has no promise and no limits: those of its tenants apply");
+    let remedy = "set them for its tenants; a namespace has only a size and a block size";
     DiskError::new(Reason::Invalid, title, remedy)
 }
 

@@ -111,7 +111,7 @@ impl DriveState {
         }
         let wiping: u64 = layout.wiping().iter().map(|range| range.size_bytes).sum();
         let title = format!("no room for {name:?} of {size}: drive {:?} has {free} free", self.config().device.name);
-        let mut remedy = "make it smaller, or delete what nobody needs".to_owned();
+        let mut remedy = "make it smaller, or delete unused disks".to_owned();
         if wiping > 0 {
             remedy += &format!(", or wait until {} of deleted disks are wiped", Size(wiping));
         }

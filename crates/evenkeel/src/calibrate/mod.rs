@@ -202,7 +202,7 @@ impl Job<'_> {
 }
 
 fn ended_early(failure: Failure, state: &Path, done: usize, all: usize) -> anyhow::Error {
-    let kept = format!("{done} of {all} stages are kept in {}: the same command goes on from there", state.display());
+    let kept = format!("{done} of {all} stages are kept in {}: run the same command to continue", state.display());
     match failure {
         Failure::Interrupted => anyhow::anyhow!("interrupted; {kept}"),
         failure => anyhow::anyhow!("{failure}\n  {kept}, once the drive is well (`dmesg`)"),
@@ -283,7 +283,7 @@ fn announce(args: &Args, target: &Target, overwrite: Option<(u64, u64)>, effort:
     let mut text = format!("Will measure {}, {}.\n", target.title(), Size(target.size_bytes));
     match overwrite {
         Some((start, len)) if target.is_persistent() => {
-            text += &format!("  OVERWRITES {} from {} on: what is there is lost.\n", Size(len), Size(start));
+            text += &format!("  OVERWRITES {} from {} on: its data is lost.\n", Size(len), Size(start));
         }
         Some(_) => text += "  Writes to all of it: nothing is kept there.\n",
         None => text += "  Only reads. What writes cost will be assumed; --overwrite OFFSET:LENGTH measures it.\n",
@@ -317,7 +317,7 @@ fn confirm(target: &Target, overwrite: Option<(u64, u64)>) -> Result<()> {
     let (start, len) = overwrite.unwrap_or_default();
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        let what = format!("nobody confirms that {} may be overwritten", target.title());
+        let what = format!("no confirmation that {} may be overwritten", target.title());
         return Err(Refused::new(what, "say --yes").into());
     }
     let _ = write!(std::io::stderr(), "Overwrite {} of {} from {} on? [y/N] ", Size(len), target.title(), Size(start));

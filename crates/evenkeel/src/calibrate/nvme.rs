@@ -105,9 +105,8 @@ impl Nvme {
         let Self { granted, depth, .. } = self;
         // One of them is kept free for what is measured.
         let held = u32::from(self.hwqs() - 1) * depth.min(&DEPTH) - 1;
-        let few = format!(
-            "it grants {granted} I/O queues of {depth} commands: how it is with more than {held} at once is not seen"
-        );
+        let few =
+            format!("it grants {granted} I/O queues of {depth} commands: more than {held} at once are not measured");
         ((held as usize) < BACKLOG).then_some(few).into_iter().collect()
     }
 

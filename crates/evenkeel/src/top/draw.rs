@@ -86,7 +86,7 @@ fn summary(app: &App) -> Vec<Line<'static>> {
         snapshot.span_ms
     );
     let state = match (&app.lost, broken.is_empty()) {
-        (Some(why), _) => Line::styled(format!("no answer, shown is what was: {why}"), Color::Yellow),
+        (Some(why), _) => Line::styled(format!("no answer, showing the last figures: {why}"), Color::Yellow),
         (None, true) => Line::raw(format!("promises: {kept} kept, none broken")),
         (None, false) => {
             let words = format!("promises: {kept} kept, {} BROKEN: {}", broken.len(), broken.join(", "));

@@ -80,7 +80,7 @@ fn overcommit_is_served_and_shown() {
     let daemon = home.serve();
     assert_eq!(daemon.ready["drives"][0]["promises"][0]["overcommitted"], true);
     assert_eq!(daemon.ready["drives"][0]["tenants"][0]["overcommit"], true);
-    daemon.wait_log("it is served all the same", 1);
+    daemon.wait_log("it is served anyway", 1);
     let shown = stats_json(&home);
     assert_eq!((&shown["tenants"][0]["overcommit"], &shown["tenants"][1]["overcommit"]), (&true.into(), &false.into()));
     assert!(stats(&home, &[]).contains("overcommitted"));

@@ -175,7 +175,7 @@ impl Config {
             _ => metadata.file_type().is_block_device(),
         };
         if !is_it {
-            let what = format!("what was handed over as {} is {}", path.display(), kind_of(&metadata));
+            let what = format!("the descriptor handed over as {} is {}", path.display(), kind_of(&metadata));
             let remedy = match () {
                 () if metadata.is_file() => "say so: --backend file",
                 () if metadata.file_type().is_block_device() => "say so: --backend block",
@@ -463,7 +463,7 @@ impl Config {
             return "give the daemon's user read and write access to it".to_owned();
         };
         let chown = format!("chown {} {}", user.name, path.display());
-        format!("root follows no links of others; give it to the daemon's user: {chown}")
+        format!("root does not follow other users' links; give it to the daemon's user: {chown}")
     }
 
     fn writable_directory(&self, sink: &mut Sink<'_>, path: &Path) {

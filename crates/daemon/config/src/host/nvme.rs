@@ -48,7 +48,7 @@ impl Survey {
         is_known: impl Fn(String) -> bool,
     ) -> Result<Self, Error> {
         if !controller.admin().active_namespaces()?.contains(&nsid) {
-            return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
+            return Err(Error::Unsuitable("it has no namespace of that number; set `nsid`"));
         }
         let namespace = controller.admin().identify_namespace(nsid)?;
         let serial = plain(&controller.identity().sn);
@@ -173,7 +173,7 @@ impl Config {
         let for_pollers = granted.saturating_sub(has_new.into());
         let (most, pollers) = (usize::from(for_pollers / LEAST_HWQS), self.poller_plan().len().max(1));
         if most == 0 {
-            return "such a drive can be served through the kernel alone: give it back by `evenkeel drive release`, and \
+            return "such a drive can only be served through the kernel: give it back by `evenkeel drive release`, and \
                     write backend = \"block\""
                 .to_owned();
         }

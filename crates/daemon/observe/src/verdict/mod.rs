@@ -181,7 +181,7 @@ fn by_model(situation: &Situation<'_>) -> Option<Cause> {
         return Some(Cause::new(Culprit::Own, why));
     }
     if neighbours.iter().all(|it| it.now.is_idle()) {
-        return Some(drive_or_host(situation, "nobody else asks for anything"));
+        return Some(drive_or_host(situation, "no other tenant sends commands"));
     }
     let others = neighbours.iter().filter_map(|it| it.now.as_demand(&it.asks));
     let all: Vec<_> = std::iter::once(asks).chain(others).collect();

@@ -72,7 +72,7 @@ impl Asker {
         let WhyAsked { from_unix_ms, to_unix_ms } = asked;
         let invalid = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
         if to_unix_ms <= from_unix_ms {
-            return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a time that has a length");
+            return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a span longer than 0");
         }
         if to_unix_ms - from_unix_ms > MAX_WHY_MS {
             let title = format!("{} s are too long a time", (to_unix_ms - from_unix_ms) / 1000);

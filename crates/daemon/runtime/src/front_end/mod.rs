@@ -32,7 +32,7 @@ use crate::poller_thread::{Message, PollerSender};
 use crate::poller_waker::{PollerWaker, Watch};
 
 /// Why a client is cut off.
-const LOST: &str = "the client took memory away that it had shared";
+const LOST: &str = "the client removed memory that it had shared";
 
 /// Another reason to cut a client off.
 const HELD_UP: &str = "the client kept an eventfd from being signalled for more than a millisecond";
@@ -44,7 +44,7 @@ fn budget(tenant: &config::Tenant) -> Arc<Budget> {
 
 /// The line that says that the flush for a client that went failed.
 fn not_flushed(name: &str, error: DeviceError) -> String {
-    format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+    format!("{name}: the drive failed the last flush ({error:?}); the guest's last writes may be lost")
 }
 
 /// A disk that is longer than before.

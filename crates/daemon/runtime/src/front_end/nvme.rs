@@ -196,7 +196,7 @@ impl NvmeDevice {
                 Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
                 Event::Format(record) => (self.on_format)(record),
                 Event::GivenUp(command) => {
-                    let report = "please report it with what the daemon said each time it ended";
+                    let report = "please report it with the daemon's log before each end";
                     self.log.warn(&format!("{}: {command}; {report}", self.name));
                 }
                 Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
@@ -233,11 +233,11 @@ impl NvmeDevice {
             self.is_paused = is_held && error.is_none();
             if let Some(error) = error {
                 let remedy = match error {
-                    StateError::Queues { .. } => "; its VM has to start again, and not to run when `queues` changes",
+                    StateError::Queues { .. } => "; restart its VM, and change `queues` only while the VM is off",
                     _ => "",
                 };
                 session.disconnect(&format!(
-                    "an earlier process's state of its controller can't be gone on with: {error}{remedy}"
+                    "an earlier process's state of its controller can't be taken over: {error}{remedy}"
                 ));
             }
         }

@@ -91,7 +91,7 @@ impl FrontEnd for UblkQueues {
         }
         if !self.was_gone && !self.is_leaving && self.queues.is_gone() {
             self.was_gone = true;
-            let line = "somebody deleted its block device; start the daemon again to have it back";
+            let line = "its block device was deleted; start the daemon again to restore it";
             self.log.warn(&format!("{}: {line}", self.name));
         }
     }

@@ -124,7 +124,7 @@ impl Device for VirtioClient {
             match (session.is_held(), lasting.is_lost()) {
                 (false, _) => lasting.reset(),
                 (true, false) => lasting.write_cache().into_iter().for_each(|on| self.disk.set_writeback(on)),
-                (true, true) => session.disconnect("an earlier process's state of its rings can't be gone on with"),
+                (true, true) => session.disconnect("an earlier process's state of its rings can't be taken over"),
             }
         }
         self.ports.iter().for_each(|port| port.order(Order::Connected(session.clone())));

@@ -140,7 +140,7 @@ fn make_and_use(guest: &mut Guest) -> Result<()> {
     refused(guest, &format!("claim {physical}"), &["has 2 virtual functions", "--count 0"])?;
 
     let told = guest.evenkeel(&format!("drive claim {function}"))?;
-    ensure!(told.contains("Its namespaces may be those of"), "{told}");
+    ensure!(told.contains("It may share namespaces with"), "{told}");
     refused(guest, &format!("assign {function}"), &["is also that of controller", "nvme detach-ns"])?;
     let load = format!("load {function} --rw randwrite --bs 4k --iodepth 4 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
