@@ -89,7 +89,7 @@ fn show(args: &Args, applied: &Applied) -> Result<()> {
     let is_same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
     if applied.done && has_work(applied) && !is_same(&args.config, Path::new(&applied.starts_with)) {
         let (given, own) = (args.config.display(), &applied.starts_with);
-        writeln!(std::io::stderr(), "note: the daemon starts with {own}, not {given}: change that one too")?;
+        writeln!(std::io::stderr(), "note: the daemon starts with {own}, not {given}: change that file too")?;
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ fn removed(name: &str, before: Option<&Drive>) -> String {
     let forgotten = forgotten.map(|disks| format!("; its disks are forgotten: {disks}"));
     let unwiped = before.map(|drive| Size(drive.wiping_bytes)).filter(|bytes| bytes.0 > 0);
     let unwiped = unwiped.map(|bytes| format!("; {bytes} of deleted disks' data are on it and were not wiped"));
-    format!("{name} is served no more{}{}\n", forgotten.unwrap_or_default(), unwiped.unwrap_or_default())
+    format!("{name} is no longer served{}{}\n", forgotten.unwrap_or_default(), unwiped.unwrap_or_default())
 }
 
 fn run_add(add: Add) -> Result<()> {
@@ -291,7 +291,7 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     }
     let layout = format!("{}.layout.toml", path.display());
     if Path::new(&layout).exists() {
-        let title = format!("{} has tenants: {layout} says whose it is", path.display());
+        let title = format!("{} has tenants, listed in {layout}", path.display());
         let remedy = "declare it in the configuration with them, or remove that file if its data is not needed";
         return Err(Problem::new(409, "has-tenants", title, remedy).into());
     }

@@ -176,7 +176,7 @@ pub(crate) fn functions(args: &FunctionsArgs) -> Result<()> {
 
 pub(crate) fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
     if outcome.steps.is_empty() {
-        return format!("{done}; nothing is to be done\n");
+        return format!("{done}; there is nothing to do\n");
     }
     if args.dry_run {
         let steps = outcome.steps.iter().map(|step| format!("would {step}\n"));

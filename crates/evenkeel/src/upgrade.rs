@@ -97,7 +97,7 @@ fn in_words(Upgraded { from, to, clients, lost, pause_ms }: &Upgraded) -> String
         (Some(to), Some(pause_ms)) => {
             format!("{from} -> {to}: {} went on after {pause_ms} ms{lost}\n", count(clients.len()))
         }
-        _ => format!("nothing stands against it: {} would go on{lost}\n", count(clients.len())),
+        _ => format!("all checks passed: {} would stay connected{lost}\n", count(clients.len())),
     }
 }
 
@@ -128,7 +128,7 @@ fn refused(told: &str) -> String {
     let why = told.strip_prefix("evenkeel: ").unwrap_or(told);
     format!(
         "nothing was changed: the configuration is refused: {why}\n\
-         if the unit starts the daemon with another file, name that one with --config"
+         if the unit starts the daemon with another file, name that file with --config"
     )
 }
 
@@ -147,7 +147,7 @@ fn wait_for_next(rest: &Rest, before: &Live, clients: &[String]) -> Result<Live>
         let disks = rest.disks()?;
         let is_there = |name: &&String| disks.iter().any(|disk| disk.name == **name && disk.attached);
         let missing: Vec<&str> = clients.iter().filter(|name| !is_there(name)).map(String::as_str).collect();
-        ensure!(missing.is_empty(), "these clients did not go on: {}", missing.join(" "));
+        ensure!(missing.is_empty(), "these clients were lost: {}", missing.join(" "));
         Ok(next)
     };
     loop {

@@ -64,7 +64,7 @@ impl OpenedPort {
 impl fmt::Display for OpenedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(address) = self.listener.local_addr() else { return Ok(()) };
-        write!(f, "http://{address}/ shows who hurts whom, and has /metrics: {}", self.token.remedy)
+        write!(f, "http://{address}/ serves the page and /metrics: {}", self.token.remedy)
     }
 }
 

@@ -301,7 +301,7 @@ impl Config {
             let Some(there) = drive_of(name) else { continue };
             let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", self.device.name);
             let remedy = format!(
-                "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a \
+                "write drive = \"{there}\"; to move it here, add a tenant with a new name and copy the data inside a \
                  guest"
             );
             sink.at(mark, what, remedy);

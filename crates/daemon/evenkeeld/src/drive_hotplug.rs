@@ -420,8 +420,8 @@ fn refuse_other_than(former: &Config, new: &NewDrive, is_as_added: bool) -> Resu
     let NewDrive { command_timeout, size, profile, queues, policy, wipe, .. } = new;
     let says_more = queues.is_some() || [command_timeout, size, profile, policy, wipe].iter().any(|it| it.is_some());
     if says_more && !is_as_added {
-        let title = format!("drive {name:?} comes back with other settings than it had");
-        let remedy = "leave out all but its backend and its address, or remove the drive and add it anew";
+        let title = format!("drive {name:?} comes back with other settings");
+        let remedy = "give only its backend and address, or remove the drive and add it again";
         return Err(DiskError::new(Reason::OtherSettings, title, remedy));
     }
     Ok(())

@@ -410,7 +410,7 @@ impl Owner {
                 let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
                 let config = to_be.get(&id).ok_or_else(broken)?;
                 drive.add(tenant, config, None).map_err(|error| {
-                    let remedy = "apply the file again once that is fixed; what was done before stays done";
+                    let remedy = "apply the file again once that is fixed; earlier changes stay";
                     failed(&error, remedy)
                 })
             }

@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
     drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
     let opened = opened.with_helper(start_ublk_helper(args)?);
     let manager =
-        Manager::find().context("can't reach the service manager at NOTIFY_SOCKET; unset it to do without")?;
+        Manager::find().context("can't reach the service manager at NOTIFY_SOCKET; unset it to start without")?;
     let opened = opened.with_manager(manager);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
@@ -142,11 +142,11 @@ pub fn run(args: &Args) -> Result<()> {
             return;
         }
         if let Err(error) = announce(&drives, as_json) {
-            tracing::warn!("can't print what is served: {error:#}");
+            tracing::warn!("can't print the served disks: {error:#}");
         }
     };
     if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(announce) {
-        tracing::warn!("can't print what is served: {error}");
+        tracing::warn!("can't print the served disks: {error}");
     }
     threads::enter(ThreadKind::Main);
     let signal = signals.forever().find(|signal| {
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> Result<()> {
         *signal != SIGHUP
     });
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
-    tracing::info!("{name}: completing what is in flight");
+    tracing::info!("{name}: completing commands in flight");
     let lost = daemon.stop();
     log.flush();
     match lost {

@@ -69,7 +69,7 @@ impl ServedDrive {
             }
         }
         if let Some(Live { tenant, .. }) = self.forget(id) {
-            (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
+            (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is no longer served", tenant.name));
             self.remove_directory_of(&tenant);
         }
         self.apply_or_warn(StateCommand::Left(id));
@@ -129,7 +129,7 @@ impl ServedDrive {
         for tenant in off.into_iter().filter_map(|id| self.put_away(id)).collect::<Vec<_>>() {
             let name = tenant.name.clone();
             if let Err(error) = self.serve_placed(tenant, &config) {
-                let line = format!("{name}: it is served no more: {error:#}");
+                let line = format!("{name}: it is no longer served: {error:#}");
                 (self.around.sink)(Level::Warn.of_tenant(&name), &line);
             }
         }
@@ -199,9 +199,9 @@ impl ServedDrive {
                 DiskError::new(Reason::NotServable, title, "change that; it is served as before")
             }
             Err(again) => {
-                let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");
+                let why = format!("{name:?} is no longer served: {error:#}; nor as before: {again:#}");
                 (self.around.sink)(Level::Warn.of_tenant(&name), &why);
-                DiskError::new(Reason::Failed, why, "start the daemon again to have it served")
+                DiskError::new(Reason::Failed, why, "start the daemon again to serve it")
             }
         })
     }

@@ -85,7 +85,7 @@ impl Host {
         let lock = self.lock()?;
         let Some(assignment) = self.assignments.find_at(address) else { return Err(not_assigned(address)) };
         let before = self.drive(address).map_err(|mut gone| {
-            gone.remedy = format!("put it in again; if it is gone for good: evenkeel drive return {address} --forget");
+            gone.remedy = format!("plug it in again; if it is lost: evenkeel drive return {address} --forget");
             gone
         })?;
         // Written anew, it can be removed once the drive is wiped.
@@ -152,7 +152,7 @@ impl Host {
     /// The daemon's disks would be the VM's to overwrite.
     fn refuse_layouts(&self, address: PciAddress, claimed: &Claimed) -> Result<(), Refused> {
         let Some(layout) = config::layout_of_nvme(&claimed.serial, &claimed.names) else { return Ok(()) };
-        let what = format!("{address} has the daemon's disks: {} says whose", layout.display());
+        let what = format!("{address} has the daemon's disks, listed in {}", layout.display());
         let remedy = "delete them first (`evenkeel disk delete`), or remove that file if its data is not needed";
         Err(Refused::new("has-tenants", what, remedy))
     }
@@ -201,12 +201,12 @@ impl Host {
 }
 
 fn not_assigned(address: PciAddress) -> Refused {
-    Refused::new("not-assigned", format!("{address} is assigned to no VM"), "nothing is to be done")
+    Refused::new("not-assigned", format!("{address} is assigned to no VM"), "there is nothing to do")
 }
 
 fn another(address: PciAddress, serial: &str, assignment: &Assignment) -> Refused {
     let what = format!("{address} is another drive ({serial}) than was assigned ({})", assignment.serial);
-    let remedy = format!("put the other in again; if it is gone for good: evenkeel drive return {address} --forget");
+    let remedy = format!("plug the other in again; if it is lost: evenkeel drive return {address} --forget");
     Refused::new("another-drive", what, remedy)
 }
 

@@ -171,7 +171,7 @@ impl Control {
 
     fn lose_daemon(&mut self) {
         if self.daemon.take().is_some_and(|daemon| daemon.is_known) {
-            line("the daemon is gone");
+            line("the daemon disconnected");
             if let Some(store) = &self.common.store {
                 store.remove(DAEMON);
             }

@@ -260,7 +260,7 @@ fn keep(
             Ok(()) => changes.push(Change::Grown { name, from_bytes, to_bytes }),
             Err(most) => {
                 let what = format!(
-                    "no room for tenant {name:?} to grow from {recorded} to {}: {} more could be had",
+                    "no room for tenant {name:?} to grow from {recorded} to {}: {} more is available",
                     tenant.size,
                     Size(most - most % RANGE_STEP_BYTES)
                 );
@@ -348,7 +348,7 @@ fn free_place(
     }
     let most = space::most(&free);
     let what = format!(
-        "no room for tenant {:?} of {}: at most {} could be had",
+        "no room for tenant {:?} of {}: at most {} is available",
         tenant.name,
         tenant.size,
         Size(most - most % RANGE_STEP_BYTES)

@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(held(0), None);
         assert_eq!(held(1).as_deref(), Some("the promise to \"db\""));
         assert_eq!(held(2).as_deref(), Some("its own limits"));
-        assert_eq!(held(3).as_deref(), Some("nothing: the drive has all that it asks for"));
+        assert_eq!(held(3).as_deref(), Some("nothing: the drive has all of its commands"));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(held(2, 40_000.0, 0.9, busy), "the host: its poller has no CPU time left");
         assert_eq!(held(2, 40_000.0, 0.9, starved), "the host: its poller had to wait for a CPU");
         assert_eq!(held(2, 40_000.0, 0.02, starved), "the host: its poller had to wait for a CPU");
-        assert_eq!(held(2, 40_000.0, 0.02, busy), "nothing: the drive has all that it asks for");
+        assert_eq!(held(2, 40_000.0, 0.02, busy), "nothing: the drive has all of its commands");
         // More CPU time would not help it.
         assert_eq!(held(3, 20_000.0, 0.9, starved), "its own limits");
     }

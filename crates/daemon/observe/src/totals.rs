@@ -60,7 +60,7 @@ impl Ledger {
     /// Goes on with what the file has. One that can't be used is told of, and all begins anew.
     pub fn open(path: PathBuf, sink: Sink) -> Self {
         let earlier = read(&path).unwrap_or_else(|error| {
-            let line = format!("{}: {error}; the counters of /metrics begin anew", path.display());
+            let line = format!("{}: {error}; the counters of /metrics restart at 0", path.display());
             sink(Level::Warn.of_daemon(), &line);
             ByDrive::default()
         });
@@ -96,7 +96,7 @@ impl Ledger {
         if let Err(error) = &written
             && !self.is_in_trouble
         {
-            let line = format!("{}: {error}; if the daemon dies, /metrics counts anew", self.path.display());
+            let line = format!("{}: {error}; if the daemon dies, /metrics restarts at 0", self.path.display());
             (self.sink)(Level::Warn.of_daemon(), &line);
         }
         self.is_in_trouble = written.is_err();

@@ -63,7 +63,7 @@ pub enum Command {
     Placed(TenantId),
     /// A disk that no guest has seen came to nothing. Its range is free again.
     Withdraw(TenantId),
-    /// A tenant is served no more. Its range stays reserved.
+    /// A tenant is no longer served. Its range stays reserved.
     Remove(TenantId),
     /// A disk gets another section, and grows to a size.
     Change {

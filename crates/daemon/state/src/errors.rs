@@ -59,9 +59,9 @@ pub fn no_shrinking(name: &str, has_bytes: u64) -> DiskError {
     DiskError::new(Reason::NoShrinking, title, "make a smaller disk, copy the data in a guest, and delete this one")
 }
 
-/// `most_bytes` more could be had.
+/// `most_bytes` more is available.
 pub fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> DiskError {
-    let title = format!("no room for {name:?} to grow so far: {} more could be had", Size(most_bytes));
+    let title = format!("no room for {name:?} to grow so far: {} more is available", Size(most_bytes));
     let remedy = match most_bytes - most_bytes % RANGE_STEP_BYTES {
         0 => "delete unused disks, or wait until deleted disks are wiped".to_owned(),
         more => format!("ask for a size of {}", Size(has_bytes + more)),
@@ -72,8 +72,7 @@ pub fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> DiskError
 /// Data of an earlier disk lies on the drive.
 pub fn name_reserved(name: &str) -> DiskError {
     let title = format!("a drive has data of an earlier disk {name:?}");
-    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that disk into the \
-                  configuration again to have it back";
+    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or configure that disk again";
     DiskError::new(Reason::NameReserved, title, remedy)
 }
 

@@ -241,5 +241,5 @@ fn no_terms(name: &str) -> DiskError {
 fn attached_otherwise(name: &str, tenant: &str, read_only: bool) -> DiskError {
     let how = if read_only { "read-only" } else { "read-write" };
     let title = format!("{name:?} is attached to {tenant} {how}");
-    DiskError::new(Reason::Attached, title, "detach it there first: its guest has to let go of it")
+    DiskError::new(Reason::Attached, title, "detach it there first: its guest still has it")
 }

@@ -188,7 +188,7 @@ impl Job<'_> {
     fn text(&self, fitted: &Fit, took: Duration) -> String {
         let writes = match self.facts.overwrite {
             Some((start, len)) => format!("Wrote to {} from {} on.", Size(len), Size(start)),
-            None => "Only read: what it says about writes is assumed.".to_owned(),
+            None => "Only read: its figures for writes are assumed.".to_owned(),
         };
         fitted.profile.to_toml(&format!(
             "Measured by evenkeel calibrate {} in {:.0} s: {}.\n{writes}\n\n\

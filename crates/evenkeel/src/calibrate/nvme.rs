@@ -61,7 +61,7 @@ impl Nvme {
                 Error::Vfio(VfioError::Busy { .. }) => {
                     "`evenkeel drive list`, as root, names the program that has it: stop that"
                 }
-                _ => "`evenkeel drive list` shows the host's drives, and who has them",
+                _ => "`evenkeel drive list` shows the host's drives, and their users",
             };
             Refused::new(not_measured(address, &error), remedy)
         })?;

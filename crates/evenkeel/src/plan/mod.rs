@@ -192,8 +192,8 @@ fn no_profile_warning(config: &Config) -> Option<String> {
     let profile = config.device.profile.name();
     (!config.device.profile_named).then(|| {
         format!(
-            "{}: {} names no drive profile, so this is the plan for another drive, a {profile}; let `evenkeel \
-             calibrate` measure yours, and name what it writes: profile = \"drive.toml\"",
+            "{}: {} names no drive profile, so this plan is for another drive, a {profile}; \
+             measure yours with `evenkeel calibrate`, and name its profile: profile = \"drive.toml\"",
             config.file().display(),
             config.device.section()
         )

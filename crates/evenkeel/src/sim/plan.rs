@@ -74,7 +74,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.scenario.policy.name()).collect();
     if !together.is_empty() {
         let names = together.join(", ");
-        notes.push(format!("one poller for all tenants (layout mdev), whom the policy must see together: {names}"));
+        notes.push(format!("one poller for all tenants (layout mdev), which the policy must see together: {names}"));
     }
     let apart: Vec<&str> = runs.iter().filter(|run| sees_one_only(run)).map(|run| run.scenario.policy.name()).collect();
     if !apart.is_empty() {

@@ -340,7 +340,7 @@ impl Config {
             let least = Size(RANGE_STEP_BYTES);
             let what =
                 format!("{} has {} bytes, and a drive has {least} at least", found.path.display(), found.len_bytes);
-            sink.maybe_at(self.marks.path.as_ref(), what, "see whose file it is, and give the path of a drive");
+            sink.maybe_at(self.marks.path.as_ref(), what, "check this file, and give the path of a drive");
             return None;
         }
         let size_bytes = self.device.size.map_or(whole, |size| size.0);
@@ -427,7 +427,7 @@ impl Config {
         if !create {
             let bytes = self.device.size.unwrap_or(Size(64 << 30)).0;
             let how = if self.device.size.is_some() { "create = true" } else { "create = true and size = \"64GiB\"" };
-            let remedy = format!("write {how} to have it created, or: truncate -s {bytes} {}", path.display());
+            let remedy = format!("write {how} to create it, or: truncate -s {bytes} {}", path.display());
             sink.maybe_at(mark, format!("{} does not exist", path.display()), remedy);
             return None;
         }

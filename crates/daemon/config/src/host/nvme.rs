@@ -214,7 +214,7 @@ fn layouts_in(state_dir: &Path) -> impl Iterator<Item = LayoutFile> {
 
 /// How a drive picks among a policy's queues, and what would have it do otherwise.
 fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String, String) {
-    let mut remedy = "nothing is to be done about it".to_owned();
+    let mut remedy = "there is no remedy".to_owned();
     if !is_weighted {
         return ("round robin: it has no weights".to_owned(), remedy);
     }
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_a_policy_makes_of_a_drives_arbitration_is_said() {
-        let nothing = "nothing is to be done about it";
+        let nothing = "there is no remedy";
         for (policy, device, said, remedy) in [
             ("\"lpns\"", "", ": the 1-1 queues of guaranteed tenants are high, all others medium", nothing),
             ("\"drr\"", "", ", which drr leaves alone: all queues are medium", nothing),

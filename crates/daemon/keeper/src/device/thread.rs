@@ -365,7 +365,7 @@ impl Thread {
         state.alone_since = Some(now());
         self.channel_is_full = false;
         if state.relay.socket().is_some() {
-            self.log.line("the daemon is gone; the client waits for the next one");
+            self.log.line("the daemon ended; the client waits for the next daemon");
         }
     }
 

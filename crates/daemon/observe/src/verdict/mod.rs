@@ -252,11 +252,11 @@ fn by_load(situation: &Situation<'_>) -> Option<Cause> {
     }
     if let Some(usual) = own.usual.filter(|usual| !usual.is_idle()) {
         if host.is_unusual() {
-            return Some(Cause::new(Culprit::Host, format!("{}, and nobody did more than usual", host.in_words())));
+            return Some(Cause::new(Culprit::Host, format!("{}, and no tenant did more than usual", host.in_words())));
         }
         if own.now.served.0 as f64 > SLOW * usual.served.0 as f64 {
             let [now, before] = [own.now.served, usual.served].map(words);
-            let why = format!("it took {now} for a command, usually {before}, and nobody did more than usual");
+            let why = format!("it took {now} for a command, usually {before}, and no tenant did more than usual");
             return Some(Cause::new(Culprit::Drive, why));
         }
     }

@@ -171,7 +171,7 @@ impl Device for VirtioClient {
         // A client without a log of requests in flight has none that outlives this process, unless the daemon keeps
         // one.
         let own_log = self.lasting.as_ref().filter(|_| inflight.is_none()).and_then(|lasting| lasting.log(ring));
-        // What ran before must be in it: nothing is to be done twice.
+        // What ran before must be in it: nothing may be done twice.
         let log_is_own = own_log.is_some() && !self.is_restoring;
         let setup = vhost_blk::RingSetup {
             size,

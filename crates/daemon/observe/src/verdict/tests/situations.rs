@@ -11,7 +11,7 @@ pub(super) type Row = (&'static str, fn(&mut Staged), &'static str, &'static str
 
 /// What is seen, how it is staged, the right culprit, and a part of the evidence.
 pub(super) const SITUATIONS: &[Row] = &[
-    ("nothing else changed", |_| (), "drive", "it took 180 µs for a command, usually 50.0 µs, and nobody did more"),
+    ("nothing else changed", |_| (), "drive", "it took 180 µs for a command, usually 50.0 µs, and no tenant did more"),
     // The drive does not answer.
     ("the drive hangs", |s| s.overdue = 3, "drive", "it has had 3 commands for more than 10 s"),
     (
@@ -215,7 +215,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.host.cpu_waited = 0.02;
         },
         "host",
-        "pollers waited 2.0 % of the time for a CPU, usually 0.0 %, and nobody did more than usual",
+        "pollers waited 2.0 % of the time for a CPU, usually 0.0 %, and no tenant did more than usual",
     ),
     // Load.
     (
