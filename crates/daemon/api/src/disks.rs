@@ -16,7 +16,7 @@ fn percentile(text: &str) -> Result<f64, String> {
     found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
 }
 
-/// The settings of a disk. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file, and of
+/// Settings of a disk. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file, and of
 /// the options of `evenkeel disk create`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, clap::Args)]
 #[serde(deny_unknown_fields)]
@@ -33,8 +33,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "NAME")]
     pub drive: Option<String>,
-    /// Labels for other tools, such as a volume claim: at most 16. Keys are 1 to 63 of `a-z 0-9 _`, first a letter. Values
-    /// are at most 253 characters without control characters.
+    /// Labels for other tools, such as a volume claim: at most 16. Keys are 1 to 63 of `a-z 0-9 _`, first a letter.
+    /// Values are at most 253 characters without control characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     #[arg(skip)]
     pub labels: BTreeMap<String, String>,
