@@ -1,4 +1,4 @@
-//! The HTTP API: its routes, who may use each, and its description for `docs/openapi.json`.
+//! The HTTP API: its routes, the role that each needs, and its description for `docs/openapi.json`.
 //!
 //! Requests reach it on the sockets of `api_socket`. It asks the owner thread for everything it answers.
 
@@ -198,7 +198,7 @@ async fn no_such_method() -> Refused {
 /// What the user of a tenant's socket may read, beside the tenant's own disks.
 const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 
-/// Refuses a request that the client's role does not allow, and says who may make it.
+/// Refuses a request that the client's role does not allow, and names the roles that may make it.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");

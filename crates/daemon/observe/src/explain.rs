@@ -11,7 +11,7 @@ use crate::verdict::{A_LOT, VERY_STARVED};
 
 /// A tenant that waits for less than this fraction of a command's time is not limited by the policy.
 const WAITS: f64 = 0.1;
-/// A poller that moves commands in so much of the time does no more of them.
+/// A poller that is busy for this part of the time can't move more commands.
 const BUSY: f64 = 0.95;
 
 impl Foresight {

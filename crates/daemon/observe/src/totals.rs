@@ -57,7 +57,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Goes on with what the file has. One that can't be used is told of, and all begins anew.
+    /// Continues with the file's counts. A file that can't be used is reported, and all counts start at 0.
     pub fn open(path: PathBuf, sink: Sink) -> Self {
         let earlier = read(&path).unwrap_or_else(|error| {
             let line = format!("{}: {error}; the counters of /metrics restart at 0", path.display());
@@ -82,7 +82,7 @@ impl Ledger {
         known.total.clone()
     }
 
-    /// Records what was read, before it is shown. A tenant that was not read since the last record has left.
+    /// Records readings before they are shown. A tenant without a reading since the last record has left.
     pub fn record(&mut self) {
         self.known.retain(|_, known| std::mem::take(&mut known.is_seen));
         let mut drives = ByDrive::new();
@@ -102,7 +102,7 @@ impl Ledger {
         self.is_in_trouble = written.is_err();
     }
 
-    /// The last record of a daemon that ends, whose tenants nobody serves any more.
+    /// The last record of a daemon that ends, after all its tenants have left.
     pub fn record_last(&mut self, tenants: &[Served]) {
         for Served { drive, name, probes } in tenants {
             self.total(drive, name, probes);

@@ -54,7 +54,7 @@ fn options(nsid: u32, command_timeout: Nanos) -> Options {
     Options { nsid, command_timeout: Duration::from_nanos(command_timeout.0) }
 }
 
-/// A drive that was handed over, and what it says of itself.
+/// A drive that was handed over, and its identification.
 pub struct SurveyedNvme {
     /// The drive, brought up.
     pub drive: ServedNvme<VfioDevice>,

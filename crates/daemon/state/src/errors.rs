@@ -1,4 +1,4 @@
-//! Errors of commands to disks: what is wrong, and what to do then.
+//! Errors of commands to disks: the problem and its remedy.
 
 use api::{DiskError, Reason};
 use config::{Config, ConfigErrors, KeyChange};
@@ -6,7 +6,7 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::{Contradiction, RANGE_STEP_BYTES};
 
-/// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
+/// Every problem, then every remedy. The file is generated, so line numbers would only mislead.
 pub fn in_words(errors: &ConfigErrors) -> (String, String) {
     let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
     (all(|problem| &problem.what), all(|problem| &problem.remedy))

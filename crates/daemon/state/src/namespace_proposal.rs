@@ -1,4 +1,4 @@
-//! A namespace as it is to be, with the configuration that has it.
+//! A proposed namespace, with the configuration that would have it.
 //!
 //! It does not affect promises: commands to a namespace are its tenant's, and the tenant's promise and limits stay.
 
@@ -216,7 +216,7 @@ impl DriveState {
     }
 }
 
-/// Whether a namespace is as it is to be created, however its size is written.
+/// Whether a namespace equals the one to create, however its size is written.
 fn is_same(made: &Namespace, disk: &DiskSpec, tenant: &str) -> bool {
     let bytes = |size: &str| size.parse::<Size>().ok();
     made.is_read_only(tenant) == Some(disk.read_only == Some(true))

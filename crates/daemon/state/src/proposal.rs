@@ -1,4 +1,4 @@
-//! A disk as it is to be, with the configuration that has it. Nothing is applied yet: promises are judged before.
+//! A proposed disk, with the configuration that would have it. Nothing is applied before its promises are judged.
 
 use std::collections::HashMap;
 

@@ -43,7 +43,7 @@ pub enum Culprit {
 /// A cause with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// What or who it is.
+    /// The cause: a tenant, or a part of the host.
     pub culprit: Culprit,
     /// Part of a sentence for an operator, without a full stop.
     pub why: String,

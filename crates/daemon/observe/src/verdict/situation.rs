@@ -65,7 +65,7 @@ const TOLERANCE: f64 = 1.1;
 /// A load that is higher than usual by this fraction is unusual.
 const GROWN: f64 = 0.5;
 
-/// Changes below this fraction of the drive's whole load make nobody wait.
+/// Changes below this fraction of the drive's whole load delay no tenant.
 const MATTERS: f64 = 0.1;
 
 impl Model<'_> {

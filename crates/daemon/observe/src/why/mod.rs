@@ -24,7 +24,7 @@ use api::{DiskError, Reason};
 /// Questions that wait at a time. Further clients are told to come later.
 const MOST_QUESTIONS: usize = 16;
 
-/// How far back the time before says what is usual.
+/// How much earlier time shows the usual load.
 const USUAL_MS: u64 = 30 * 60_000;
 
 /// How far back an event may have to do with it.
@@ -40,7 +40,7 @@ struct Question {
     reply: Box<dyn FnOnce(Result<Why, DiskError>) + Send>,
 }
 
-/// The others' end of the thread. It ends when nobody can ask any more.
+/// The handle of the thread. The thread ends when no handle is left.
 #[derive(Clone)]
 pub struct Asker {
     questions: SyncSender<Question>,
@@ -158,7 +158,7 @@ fn is_restarted(events: &[Event], spell: RangeInclusive<u64>, past: &Past) -> bo
     started().filter(|at| spell.contains(at)).any(|at| had_one(&at))
 }
 
-/// Those in the files, and those that are still told, in order.
+/// The events in the files, and those not written yet, in order.
 fn all_events(past: &Past, log: &EventLog) -> Vec<Event> {
     let kept = past.events.iter().filter_map(|it| serde_json::from_slice::<Event>(&it.what).ok());
     let mut all: BTreeMap<u64, Event> = kept.map(|it| (it.number, it)).collect();

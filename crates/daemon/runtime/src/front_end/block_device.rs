@@ -25,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 /// Requests of each queue that the kernel hands over at a time.
 const QUEUE_DEPTH: u16 = 128;
 
-/// What a tenant's block device is to be like.
+/// Settings of a tenant's block device.
 ///
 /// # Errors
 /// No block device can be so.

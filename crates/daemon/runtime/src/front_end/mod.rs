@@ -79,7 +79,7 @@ pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
 /// All calls come from the poller's thread, between its iterations. None may wait: what an order has to wait for is
 /// looked at again by [`settle`](Self::settle).
 pub trait FrontEnd: Source + Send + 'static {
-    /// What the client's thread asks for.
+    /// Requests of the client's thread.
     type Order: Send + 'static;
 
     /// Executes an order, and answers it unless it has to wait for commands in flight. Orders come in the sequence in

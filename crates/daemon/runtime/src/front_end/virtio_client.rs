@@ -39,7 +39,7 @@ pub struct VirtioClient {
     watches: HashMap<u16, Watch>,
     /// Where clients are kept.
     lasting: Option<Lasting>,
-    /// The client repeats what it said to an earlier process.
+    /// The client repeats its messages to an earlier process.
     is_restoring: bool,
     log: Log,
 }
