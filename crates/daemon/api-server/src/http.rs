@@ -238,8 +238,8 @@ fn is_utf8(path: &str) -> bool {
 }
 
 const BECOME_OPERATOR: &str = "ask root to add you to the group in `operators` under [api] of the configuration";
-const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
-                          configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
+const BECOME_ANY: &str = "ask root to add you to the group in `operators` or `viewers` under [api] of the \
+                          configuration, or to write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";
 
 /// Its answer takes as long as the span that it covers.

@@ -45,7 +45,7 @@ impl Stay {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Holds it as long as the returned value lives.
+    /// Marks it as wanted while the returned value lives.
     pub fn hold(&self) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
         Held(self.clone())
