@@ -504,7 +504,7 @@ mod tests {
             "{lone}"
         );
         let held = told("min_iops = \"20k\"\nrw_bandwidth = \"10MiB/s\"");
-        assert!(held.contains("its own limits let through 2560") && held.contains("[tenant.demand]"), "{held}");
+        assert!(held.contains("its own limits allow 2560") && held.contains("[tenant.demand]"), "{held}");
         // What is advised is admitted.
         let most = lone.split_once("write min_iops = \"").and_then(|(_, rest)| rest.split_once('"')).expect("a rate").0;
         let floor = format!("min_iops = \"{most}\"\n[tenant.demand]\nrw = \"randread\"\niodepth = 1");

@@ -171,7 +171,7 @@ impl Job<'_> {
             calibrate::fit(&state.seen, self.facts, &self.name, &self.title).context("nothing was measured")?;
         let compared = calibrate::judge(&fitted.profile, self.facts, self.effort, &state.seen);
         let text = self.text(&fitted, took);
-        Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is not one: {error}"))?;
+        Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is invalid: {error}"))?;
         state::write_new(&self.args.output, &text)?;
         state.remove();
         let report = Report::new(&self.args.output, self.facts, &fitted, compared, &state.seen, (took, lost));

@@ -215,8 +215,8 @@ fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
     let path = sim::HostCosts::default().mediated;
     let command_us = (path.fetch_ns + path.complete_ns + path.doorbell_ns + path.interrupt_ns) as f64 / 1e3;
     Some(format!(
-        "pollers take {command_us:.1} µs for a command, as those of the papers do: [host] says nothing of them; this \
-         daemon's take less, examples/scenarios/six-noisy-neighbours.toml has how to write it"
+        "pollers take {command_us:.1} µs for a command, as in the papers, since [host] sets no cost; \
+         this daemon's take less: see examples/scenarios/six-noisy-neighbours.toml"
     ))
 }
 

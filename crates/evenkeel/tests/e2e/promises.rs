@@ -150,7 +150,7 @@ fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     assert_eq!((&db["kept"], &db["blame"]["culprit"]), (&false.into(), &"own".into()), "{db}");
     // On a busy host the part of the late commands that is the host's follows.
     let why = db["blame"]["why"].as_str().unwrap();
-    assert!(why.starts_with("its commands have 128.0 KiB in the mean, declared are 4.0"), "{why}");
+    assert!(why.starts_with("its commands have 128.0 KiB in the mean, 4.0 are declared"), "{why}");
     let told = "its own load: its commands have 128.0 KiB in the mean";
     assert!(stats(&home, &[]).contains(told));
     // The log has it once its next look is over.

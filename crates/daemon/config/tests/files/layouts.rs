@@ -111,8 +111,8 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("a", 4, ""), ("b", 8, "")]),
             63,
-            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; give the drive its old size back; if it was \
-             shrunk on purpose behind the last tenant, write the new size_bytes into the layout file",
+            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; restore the drive's old size; if it was shrunk \
+             on purpose behind the last tenant, write the new size_bytes into the layout file",
         ),
         (
             config(&[("c", 4, "offset = \"2MiB\"")]),

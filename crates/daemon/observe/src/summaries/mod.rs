@@ -184,7 +184,8 @@ impl Keeper {
                 // A daemon on trial has no such directory, and nobody misses its summaries.
                 let is_there = self.directory.parent().is_some_and(Path::is_dir);
                 let level = if is_there { Level::Warn } else { Level::Info };
-                let line = format!("no summaries are kept in {directory}: {why}; they resume once they can be written");
+                let line =
+                    format!("no summaries of the last day are kept in {directory}: {why}; they resume once that ends");
                 (self.around.sink)(level.of_daemon(), &line);
             }
             (Some(_), None) => {

@@ -140,7 +140,7 @@ fn unanswered(situation: &Situation<'_>) -> Option<Cause> {
 fn own_doing(Situation { own, .. }: &Situation<'_>) -> Option<Cause> {
     let (waited, served) = (own.now.waited(), own.now.served);
     if let Some(limits) = own.held_to.as_ref().filter(|_| waited > served) {
-        let why = format!("its commands wait {} in its queue, since it is held to {limits}", words(waited));
+        let why = format!("its commands wait {} in its queue, because it is limited to {limits}", words(waited));
         return Some(Cause::new(Culprit::Limits, why));
     }
     Some(Cause::new(Culprit::Own, own.excess()?))

@@ -134,7 +134,7 @@ fn answer(
     let events = all_events(&past, events);
     if comparison.spell.others > 0 {
         let others = comparison.spell.others;
-        notes.push(format!("{others} more slow spells in that time, which cost less: ask for a shorter time"));
+        notes.push(format!("{others} more slow spells in that time cost less: ask for a shorter time"));
     }
     notes.extend(former(tenant, &comparison, &events));
     let view = views.iter().find(|view| *view.name == *comparison.drive);
