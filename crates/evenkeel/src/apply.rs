@@ -10,14 +10,15 @@ use io_model::units::Size;
 
 use crate::disk::{Daemon, print};
 
-/// Apply a configuration file to the running daemon, without a restart. Shows what will change and asks first. Disks
-/// made by `evenkeel disk create` stay as they are.
+/// Apply a configuration file to the running daemon, without a restart.
+///
+/// Shows the changes and asks first. Disks made by `evenkeel disk create` stay as they are.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Don't ask, not even before deleting the disks, with all their data, of tenants that left the file
+    /// Don't ask, not even before deleting the disks and data of tenants removed from the file
     #[arg(long)]
     yes: bool,
 
@@ -88,7 +89,7 @@ fn show(args: &Args, applied: &Applied) -> Result<()> {
     let is_same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
     if applied.done && has_work(applied) && !is_same(&args.config, Path::new(&applied.starts_with)) {
         let (given, own) = (args.config.display(), &applied.starts_with);
-        writeln!(std::io::stderr(), "note: the daemon starts with {own}, not {given}: change that one too")?;
+        writeln!(std::io::stderr(), "note: the daemon starts with {own}, not {given}: change that file too")?;
     }
     Ok(())
 }
@@ -107,7 +108,7 @@ fn plan(applied: &Applied) -> String {
     applied.steps.iter().map(line).collect()
 }
 
-/// Print the configuration of the running daemon as one file, including the disks created since it started.
+/// Print the running daemon's configuration, with the disks created since its start.
 #[derive(Debug, clap::Args)]
 pub struct ExportArgs {
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub(crate) struct ReturnArgs {
     #[arg(long)]
     yes: bool,
 
-    /// For a drive that is no longer there: don't wipe it, only forget that a VM had it
+    /// Don't wipe the drive, only forget its assignment: for a drive that was removed from the host
     #[arg(long, conflicts_with = "yes")]
     forget: bool,
 }
@@ -84,8 +84,8 @@ pub(crate) fn assign(args: &AssignArgs) -> Result<()> {
             "QEMU must be allowed to open /dev/vfio/{group}, and to lock all memory of the guest (LimitMEMLOCK).\n"
         );
     }
-    told += "Nothing can be promised there. What is on it, the VM can read and overwrite.\n";
-    told += &format!("Back, and wiped: evenkeel drive return {address}\n");
+    told += "No latency can be promised there. The VM can read and overwrite all of its data.\n";
+    told += &format!("To take it back and wipe it: evenkeel drive return {address}\n");
     say(&told)
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn take_back(args: &ReturnArgs) -> Result<()> {
     let host = Host::this();
     if forget {
         host.forget_gone(address).map_err(problem)?;
-        return say(&format!("{address} is assigned no more; it was not wiped\n"));
+        return say(&format!("{address} is no longer assigned; it was not wiped\n"));
     }
     let mut taken = host.take_back(address).map_err(problem)?;
     let serial = taken.drive.serial.as_deref().unwrap_or("unknown");

@@ -9,15 +9,15 @@ use promises::forecasts::Forecasts;
 use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
-/// Check a configuration file: report every problem, or show what `serve` would do. Changes nothing.
+/// Check a configuration file without changing anything.
 ///
-/// Also shows promises that can't be kept. The exit status is then 2, unless the tenants are overcommitted.
+/// Reports every problem, or shows what `serve` would do. Exit status 2 if promises can't be kept without overcommit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Take what this drive holds for nothing, as `serve --discard-content` would.
+    /// Ignore the data on this drive, as `serve --discard-content` would.
     #[arg(long, value_name = "DRIVE")]
     discard_content: Vec<String>,
 

@@ -28,20 +28,21 @@ const NOISY: [&str; 3] = ["noisy-1", "noisy-2", "noisy-3"];
 const PHASES: [(&str, &str); 4] =
     [("alone", "passthrough"), ("contended", "passthrough"), ("contended", "lpns"), ("contended", "evenkeel")];
 
-/// Show a latency promise being kept, in about five seconds. Needs no root, no VM and no drive.
+/// Show a latency promise being kept, in about five seconds.
 ///
-/// A guaranteed tenant runs on a modelled drive: alone, then beside three noisy neighbours, without and with a policy.
+/// Needs no root, no VM and no drive. A guaranteed tenant runs on a modelled drive: alone, then beside three noisy
+/// neighbours, without and with a policy.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print the figures as JSON instead of a table.
     #[arg(long)]
     json: bool,
 
-    /// Seconds per phase, 1 to 600. There are four phases
+    /// Seconds per phase, 1 to 600; there are four phases
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
 
-    /// The latency promised to the guaranteed tenant, in microseconds, for 99 % of its commands
+    /// The guaranteed tenant's latency target for 99 % of its commands, 20 to 100000 microseconds
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(20..=100_000))]
     target_us: u64,

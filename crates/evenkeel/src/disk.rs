@@ -67,7 +67,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create a disk. A VMM can attach it when the command returns, or as soon as the disk is zeroed.
+    /// Create a disk; a VMM can attach it at once, or as soon as it is zeroed.
     Create(Box<Create>),
     /// List disks.
     List(listing::Args),
@@ -78,11 +78,11 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Change a disk's promise, weight and limits while it is in use, or its front end while no client is attached.
+    /// Change a disk's promise, weight and limits, also while it is in use.
     ///
-    /// An option that is not given changes nothing, whatever default it names.
+    /// Its front end can change while no client is attached. Options that are not given keep their values.
     Set(Box<Set>),
-    /// Make a disk larger while it is in use. The guest sees the new size once the added range is zeroed.
+    /// Make a disk larger, also while it is in use; the guest sees it after zeroing.
     Grow {
         /// Name of the disk.
         name: String,
@@ -94,9 +94,9 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Attach a namespace to an NVMe tenant. The guest sees it at once, without a hotplug slot.
+    /// Attach a namespace to an NVMe tenant; the guest sees it at once.
     Attach {
-        /// Name of the namespace: a disk made with --attach, or from a namespace section of the configuration.
+        /// Name of the namespace: a disk created with --attach, or configured as a namespace.
         name: String,
 
         /// The NVMe tenant to attach it to
@@ -107,14 +107,14 @@ enum Command {
         #[arg(long)]
         read_only: bool,
 
-        /// Let several tenants write to it. They must agree on who writes where
+        /// Let several tenants write to it; they must coordinate their writes
         #[arg(long)]
         shared: bool,
 
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Detach a namespace from a tenant, once the tenant has no command in flight to it. The data stays.
+    /// Detach a namespace from a tenant after its commands in flight; the data stays.
     Detach {
         /// Name of the namespace.
         name: String,
@@ -126,14 +126,14 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Delete a disk and all its data. Its space becomes free once the data is overwritten.
+    /// Delete a disk and all its data; its space is free once overwritten.
     Delete(Delete),
 }
 
 /// An option of a disk that may be given several times.
 #[derive(Debug, clap::Args)]
 struct Labels {
-    /// A name that others know the disk by, such as pvc=data-0; KEY=none takes one away
+    /// A label for other tools, such as pvc=data-0; KEY=none removes one
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
@@ -179,18 +179,18 @@ struct Set {
 
 #[derive(Debug, clap::Args)]
 struct Delete {
-    /// Name of the disk, or of a tenant that is no longer in the configuration.
+    /// Name of the disk, or of a tenant removed from the configuration.
     name: String,
 
     /// Don't ask
     #[arg(long)]
     yes: bool,
 
-    /// Delete it even if a client is attached, whose connection then ends. Detach a namespace from its tenants
+    /// Delete an attached disk too: disconnect its client, or detach the namespace from its tenants
     #[arg(long)]
     force: bool,
 
-    /// How to overwrite the data: once with zeros, or with ones, random numbers and zeros, reading each back
+    /// How to overwrite the data: once with zeros, or three verified passes of ones, random data and zeros
     #[arg(long, value_enum, default_value = "zeros")]
     wipe: WipeMethod,
 

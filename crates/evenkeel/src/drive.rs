@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use crate::disk::{DEFAULT_SOCKET, Daemon, print};
 use crate::{assign, host, table};
 
-/// List, add and remove drives of a running daemon; give the host's NVMe drives to user space and back.
+/// Add, remove and list drives of a daemon; claim and release NVMe drives.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -25,7 +25,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the daemon's drives and the host's NVMe controllers. Works without a daemon, too.
+    /// List the daemon's drives and the host's NVMe controllers, also without a daemon.
     List(Daemon),
     /// Show one drive.
     Show {
@@ -34,27 +34,27 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a drive. It is opened with your rights and handed to the daemon. Nothing else may use it.
+    /// Add an unused drive: opened with your rights, then handed to the daemon.
     Add(Box<Add>),
-    /// Remove a drive that was added, once it has no disks.
+    /// Remove an added drive that has no disks.
     Remove {
         /// Name of the drive.
         name: String,
-        /// Forget a missing drive with its disks, or remove a drive without disks before it is wiped.
+        /// Forget a missing drive and its disks, or remove a drive without disks before its wipe ends.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Take an unused NVMe drive from the kernel, so that user space can drive it (vfio-pci).
+    /// Take an unused NVMe drive from the kernel for a user-space driver (vfio-pci).
     Claim(host::Args),
-    /// Give a claimed NVMe drive back to the kernel, which then has its disks again.
+    /// Give a claimed NVMe drive back to the kernel.
     Release(host::Args),
-    /// Set the number of an NVMe drive's virtual functions (SR-IOV). Each can be claimed like a drive.
+    /// Set the number of an NVMe drive's virtual functions (SR-IOV), claimed like drives.
     Vfs(host::FunctionsArgs),
-    /// Give an unused NVMe drive to a VM as a whole (PCI passthrough), and print how to attach it.
+    /// Give an unused NVMe drive to a VM (PCI passthrough); print how to attach it.
     Assign(assign::AssignArgs),
-    /// Take an assigned NVMe drive back from a VM that has ended, and wipe all of it.
+    /// Take an assigned NVMe drive back after the VM ended, and wipe it.
     Return(assign::ReturnArgs),
 }
 
@@ -71,23 +71,23 @@ struct Add {
     #[arg(long)]
     path: Option<PathBuf>,
 
-    /// With nvme: PCI address of a claimed drive. Also serves a drive again that was given up
+    /// With nvme: PCI address of a claimed drive; also brings back a drive that the daemon gave up
     #[arg(long, required_if_eq("backend", "nvme"))]
     address: Option<PciAddress>,
 
-    /// With nvme: which namespace of the drive [default: 1]
+    /// With nvme: identifier of the drive's namespace [default: 1]
     #[arg(long, requires = "address")]
     nsid: Option<u16>,
 
-    /// With nvme: how long a command may take before the daemon intervenes [default: 30s]
+    /// With nvme: time limit of a command; then the daemon aborts it [default: 30s]
     #[arg(long, value_name = "TIME", requires = "address")]
     command_timeout: Option<String>,
 
-    /// How much of the drive to use, such as 64GiB [default: all of it]
+    /// Part of the drive to use, such as 64GiB [default: all]
     #[arg(long)]
     size: Option<String>,
 
-    /// Create the image, sparse, if it is missing
+    /// Create a missing image as a sparse file
     #[arg(long, requires = "size", requires = "path")]
     create: bool,
 
@@ -95,20 +95,19 @@ struct Add {
     #[arg(long)]
     profile: Option<String>,
 
-    /// Number of hardware queues (HWQs) in all, 1 to 1024
+    /// Total number of hardware queues (HWQs), 1 to 1024
     #[arg(long, value_name = "N")]
     queues: Option<u16>,
 
-    /// Scheduling policy [default: that of the configuration]
+    /// Scheduling policy [default: the configuration's]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
-    /// How to overwrite deleted disks: overwrite, or write-zeroes, where the drive may do it itself
+    /// How to zero deleted disks: overwrite, or write-zeroes (the drive's command)
     #[arg(long, value_name = "HOW")]
     wipe: Option<String>,
 
-    /// Have new disks take the place of what the drive holds, although no layout file describes that. Destroys it.
-    /// Say the drive's name once more
+    /// Overwrite the drive, although it has data that no layout file describes; repeat its name. DESTROYS THAT DATA
     #[arg(long, value_name = "NAME")]
     discard_content: Option<String>,
 
@@ -175,7 +174,7 @@ fn removed(name: &str, before: Option<&Drive>) -> String {
     let forgotten = forgotten.map(|disks| format!("; its disks are forgotten: {disks}"));
     let unwiped = before.map(|drive| Size(drive.wiping_bytes)).filter(|bytes| bytes.0 > 0);
     let unwiped = unwiped.map(|bytes| format!("; {bytes} of deleted disks' data are on it and were not wiped"));
-    format!("{name} is served no more{}{}\n", forgotten.unwrap_or_default(), unwiped.unwrap_or_default())
+    format!("{name} is no longer served{}{}\n", forgotten.unwrap_or_default(), unwiped.unwrap_or_default())
 }
 
 fn run_add(add: Add) -> Result<()> {
@@ -292,8 +291,8 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     }
     let layout = format!("{}.layout.toml", path.display());
     if Path::new(&layout).exists() {
-        let title = format!("{} has tenants: {layout} says whose it is", path.display());
-        let remedy = "declare it in the configuration with them, or remove that file if nobody needs what is there";
+        let title = format!("{} has tenants, listed in {layout}", path.display());
+        let remedy = "declare it in the configuration with them, or remove that file if its data is not needed";
         return Err(Problem::new(409, "has-tenants", title, remedy).into());
     }
     let cant = |error: std::io::Error| {

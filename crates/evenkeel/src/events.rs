@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::disk::Daemon;
 
-/// Show recent events: disks created, changed and deleted, clients, promises. With --json, one line per event.
+/// Show recent events: changes of disks, clients and promises.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Keep printing new events until interrupted

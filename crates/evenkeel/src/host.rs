@@ -122,17 +122,16 @@ pub(crate) fn claim(args: &Args) -> Result<()> {
     let mut told = steps(args, &outcome, &format!("{address} is claimed: vfio-pci has it"));
     for (path, content) in &outcome.contents {
         told += &format!(
-            "{} holds {content}. It is kept: `serve` and `drive add` refuse the drive, unless a layout file says whose \
-             that is, or --discard-content.\n",
+            "{} holds {content}. `serve` and `drive add` refuse it without its layout file or --discard-content.\n",
             path.display()
         );
     }
     if let Function::Virtual { of, .. } = outcome.before.function {
-        told += &format!("Its namespaces may be those of {of} too: see that nobody uses them there.\n");
+        told += &format!("It may share namespaces with {of}: make sure that they are not in use there.\n");
     }
     if let Some(group) = outcome.before.iommu_group.as_ref().filter(|_| !args.dry_run) {
         told += &format!(
-            "Whoever may open /dev/vfio/{group} can use it now; `evenkeel drive release {address}` gives it back.\n"
+            "Users of /dev/vfio/{group} can drive it now; `evenkeel drive release {address}` gives it back.\n"
         );
     }
     say(&told)
@@ -177,7 +176,7 @@ pub(crate) fn functions(args: &FunctionsArgs) -> Result<()> {
 
 pub(crate) fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
     if outcome.steps.is_empty() {
-        return format!("{done}; nothing is to be done\n");
+        return format!("{done}; there is nothing to do\n");
     }
     if args.dry_run {
         let steps = outcome.steps.iter().map(|step| format!("would {step}\n"));

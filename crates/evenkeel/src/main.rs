@@ -33,8 +33,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Shares a host's local NVMe drives among VMs, containers and host processes. Keeps the latency promised to some of
-/// them, and divides the rest fairly.
+/// Shares a host's local NVMe drives among VMs, containers and host processes. Keeps promised latencies and divides
+/// the rest fairly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {

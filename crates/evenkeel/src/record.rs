@@ -12,25 +12,25 @@ use serde::Serialize;
 
 use crate::disk::Daemon;
 
-/// Record every command of a tenant for a while, in a file that `evenkeel sim` can replay.
+/// Record a tenant's commands in a file that `evenkeel sim` can replay.
 ///
-/// The file has each command's arrival, kind, place and size, and how long it waited and was served. It does not have
-/// the tenant's data.
+/// The file has each command's arrival, kind, offset, size, time waiting and time in service. It has none of the
+/// tenant's data.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the tenant.
     tenant: String,
 
-    /// How long to record, in seconds; at most a day
+    /// Seconds to record, 1 to 86400 (a day)
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_TRACE_S as i64))]
     seconds: u32,
 
-    /// The file to write. It must not exist
+    /// The new file; it must not exist
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Stop when the file reaches this size; a command takes about 45 bytes
+    /// Size at which to stop; a command takes about 45 bytes
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_size: Size,
 
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     let traced = rest.trace(tenant, TraceAsked { seconds: *seconds }, |chunk| kept.take(chunk));
     let file = output.display();
     if kept.file.is_some() {
-        traced.with_context(|| format!("the trace was cut off; {file} has what came until then"))?;
+        traced.with_context(|| format!("the trace was cut off; {file} has the commands until then"))?;
     } else {
         traced?;
     }
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let ended_early = told.seconds < f64::from(*seconds) - 1.0;
     if ended.is_none() && !kept.is_full {
-        bail!("the trace was cut off: the daemon ended; {file} has what came until then");
+        bail!("the trace was cut off: the daemon ended; {file} has the commands until then");
     }
     let mut out = std::io::stdout().lock();
     if daemon.json {
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
                 writeln!(out, "{lost} more are missing: the host was too busy to keep up")?;
             }
         }
-        None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; what came later is not in it")?,
+        None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; later commands are not in it")?,
     }
     let file = file.to_string();
     writeln!(out, "to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = {file:?}")?;

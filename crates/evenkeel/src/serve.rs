@@ -11,16 +11,16 @@ use anyhow::{Result, anyhow};
 /// The daemon's program.
 const DAEMON: &str = "evenkeeld";
 
-/// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
+/// Run the daemon until SIGTERM or SIGINT.
 ///
-/// Refuses promises that the drive can't keep, unless they are overcommitted. This process becomes the daemon,
-/// `evenkeeld`.
+/// At the end it completes all commands in flight and exits with status 0. It refuses promises that the drive can't
+/// keep, unless they are overcommitted. This process becomes the daemon, `evenkeeld`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Print what is served as one line of JSON instead of text.
+    /// Print the served drives and disks as one line of JSON instead of text.
     #[arg(long)]
     json: bool,
 
@@ -32,11 +32,11 @@ pub struct Args {
     #[arg(long)]
     no_keeper: bool,
 
-    /// Have new disks take the place of what this drive holds, although no layout file describes that. Destroys it.
+    /// Overwrite this drive, although it has data that no layout file describes. DESTROYS THAT DATA.
     #[arg(long, value_name = "DRIVE")]
     discard_content: Vec<String>,
 
-    /// Least level of log messages: off, error, warn or info [default: info]
+    /// Lowest level of log messages: off, error, warn or info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 

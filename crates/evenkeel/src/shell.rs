@@ -18,7 +18,7 @@ enum Shell {
     Fish,
 }
 
-/// Print a script with which a shell completes evenkeel's command line.
+/// Print a shell's completion script for evenkeel.
 #[derive(Debug, clap::Args)]
 pub struct CompletionsArgs {
     /// The shell

@@ -17,8 +17,9 @@ use serde::Serialize;
 
 use self::plan::{Plan, Run};
 
-/// Try a promise before making it: simulate a scenario under its policies. The same file and seed give the same figures
-/// on every machine.
+/// Simulate a scenario under its policies, to try a promise before making it.
+///
+/// The result depends only on the file and the seed, not on the machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The scenario file: drive, host, policies, tenants, workloads, faults (see examples/scenarios).
@@ -28,8 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
 
-    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
-    /// order.
+    /// Also show the in-order bounds: maximum latencies on a drive that serves waiting commands in order.
     #[arg(long)]
     verbose: bool,
 

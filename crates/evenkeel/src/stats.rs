@@ -8,7 +8,7 @@ use api::StatsAsked;
 use crate::disk::Figures;
 use crate::table;
 
-/// Show what each tenant of a running daemon gets.
+/// Show each tenant's throughput and latency.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -18,13 +18,13 @@ pub struct Args {
     #[arg(long)]
     once: bool,
 
-    /// Seconds per measurement, 1 to 60. With --once, 0 means since the daemon started, or since a change of class
+    /// Seconds per measurement, 1 to 60. With --once, 0 measures since the daemon's start, or since a change of class
     /// moved a tenant to other pollers (/metrics keeps counting).
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     interval: u64,
 
-    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
-    /// order. Drives that hash addresses to their units exceed them.
+    /// Also show the in-order bounds: maximum latencies on a drive that serves waiting commands in order. Drives that
+    /// hash addresses to their units exceed them.
     #[arg(long)]
     verbose: bool,
 

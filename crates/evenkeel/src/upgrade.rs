@@ -17,18 +17,17 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Replace the running daemon by another version, an upgrade or a downgrade, while its clients go on.
+/// Replace the running daemon with another version without disconnecting clients.
 ///
-/// First checks all that can be checked: that the new program can go on with the clients, that it accepts the
-/// configuration, and that no client would lose its disk. If a check fails, nothing happens. Then restarts the daemon's
-/// unit.
+/// First checks that the new program, newer or older, can take over the clients, that it accepts the configuration,
+/// and that no client would lose its disk. If a check fails, nothing happens. Then restarts the daemon's unit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The new program, which the unit starts [default: evenkeeld beside this program]
+    /// The new program that the unit starts [default: evenkeeld beside this program]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
 
-    /// The configuration file with which the unit starts it
+    /// The configuration file of the unit
     #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.toml")]
     config: PathBuf,
 
@@ -36,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", default_value = "systemctl restart evenkeeld")]
     restart: String,
 
-    /// Go on even if clients lose their disks
+    /// Upgrade even if clients lose their disks
     #[arg(long)]
     force: bool,
 
@@ -98,7 +97,7 @@ fn in_words(Upgraded { from, to, clients, lost, pause_ms }: &Upgraded) -> String
         (Some(to), Some(pause_ms)) => {
             format!("{from} -> {to}: {} went on after {pause_ms} ms{lost}\n", count(clients.len()))
         }
-        _ => format!("nothing stands against it: {} would go on{lost}\n", count(clients.len())),
+        _ => format!("all checks passed: {} would stay connected{lost}\n", count(clients.len())),
     }
 }
 
@@ -110,7 +109,7 @@ fn can_take_over(program: Option<&Path>, running: &Live) -> Result<()> {
     let asked = asked.with_context(|| format!("nothing was changed: {shown} can't be started"))?;
     if !asked.status.success() {
         let why = String::from_utf8_lossy(&asked.stderr);
-        bail!("nothing was changed: {shown} can't go on where the daemon that runs ends: {}", why.trim());
+        bail!("nothing was changed: {shown} can't take over from the running daemon: {}", why.trim());
     }
     Ok(())
 }
@@ -129,7 +128,7 @@ fn refused(told: &str) -> String {
     let why = told.strip_prefix("evenkeel: ").unwrap_or(told);
     format!(
         "nothing was changed: the configuration is refused: {why}\n\
-         if the unit starts the daemon with another file, name that one with --config"
+         if the unit starts the daemon with another file, name that file with --config"
     )
 }
 
@@ -148,7 +147,7 @@ fn wait_for_next(rest: &Rest, before: &Live, clients: &[String]) -> Result<Live>
         let disks = rest.disks()?;
         let is_there = |name: &&String| disks.iter().any(|disk| disk.name == **name && disk.attached);
         let missing: Vec<&str> = clients.iter().filter(|name| !is_there(name)).map(String::as_str).collect();
-        ensure!(missing.is_empty(), "these clients did not go on: {}", missing.join(" "));
+        ensure!(missing.is_empty(), "these clients were lost: {}", missing.join(" "));
         Ok(next)
     };
     loop {

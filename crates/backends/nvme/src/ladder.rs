@@ -31,8 +31,7 @@ impl<D: PciDevice> DriveThread<D> {
             (Ok(pair), Some(set)) => {
                 set.replace(which.hwq, pair);
                 notify(Notice::Warning(format!(
-                    "its queue {qid} had commands that did not end, or lied; it was deleted and made anew, and what it \
-                     had failed"
+                    "its queue {qid} had lost commands or wrong completions; it was created again, its commands failed"
                 )));
             }
             (Ok(_), None) => {}
@@ -57,7 +56,7 @@ impl<D: PciDevice> DriveThread<D> {
         for (function, rung) in [(false, "controller"), (true, "function")] {
             match self.bring_back(function) {
                 Ok(()) => {
-                    let text = format!("{why}; its {rung} was reset, and all commands that it had failed");
+                    let text = format!("{why}; its {rung} was reset, and all of its commands failed");
                     return notify(Notice::Warning(text));
                 }
                 Err(error) if is_removed(&error) => return self.give_up(&error.to_string(), notify),

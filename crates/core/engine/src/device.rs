@@ -123,7 +123,7 @@ struct Faults {
     /// By the drive's queues.
     lost_hwqs: u128,
     timeout_ns: u64,
-    /// What they hold: when, which of several, whose, what then.
+    /// Held commands: until when, in which order, which tag, and their fate.
     held: BinaryHeap<Reverse<(u64, u64, u32, Fate)>>,
     order: u64,
 }

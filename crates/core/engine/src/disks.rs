@@ -136,7 +136,7 @@ impl Disks {
     }
 }
 
-/// What the wiper is to overwrite, oldest first, and what it has.
+/// The wiper's ranges, oldest first, and those done.
 #[derive(Debug, Default)]
 pub(crate) struct Wipes {
     ranges: VecDeque<(u64, u64)>,
@@ -153,7 +153,7 @@ struct Run {
     has_failed: bool,
 }
 
-/// The wiper's thread: overwrites a range, flushes, tells. A range that the drive failed is never told of.
+/// The wiper's thread: overwrites a range, flushes, reports. A range that the drive failed is never reported.
 #[derive(Debug)]
 pub(crate) struct WipeJob {
     wipes: Rc<RefCell<Wipes>>,

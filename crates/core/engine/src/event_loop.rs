@@ -34,7 +34,7 @@ use crate::report::{Report, TenantReport};
 use crate::sabotage::{Laboratory, Sabotage};
 use crate::scenario::{Scenario, ScenarioError};
 
-/// How long a run may go on after its end for what is in flight.
+/// How long a run may go on after its end for commands in flight.
 const DRAIN_NS: u64 = 10_000_000_000;
 /// A poller that wants its next step at once without having moved anything comes back this much later …
 const SPIN_NS: u64 = 1_000;
@@ -42,7 +42,7 @@ const SPIN_NS: u64 = 1_000;
 const SPINS: u32 = 1_000;
 /// This many events at one instant are a fault: time does not go on.
 const EVENTS_AT_ONCE: u64 = 1_000_000;
-/// Looks at who waits within the starvation limit.
+/// Number of looks for starvation within the starvation limit.
 const LOOKS: u64 = 4;
 
 struct Node<P> {
@@ -55,7 +55,7 @@ struct Node<P> {
     most_tenants: usize,
     /// Tenants and their VQs that rang, and that it has perhaps not seen yet.
     rung: Vec<(u16, u16)>,
-    /// Those who come later.
+    /// Tenants that come later.
     awaited: Vec<Awaited>,
     /// What its policy last had the drive fetch by.
     weights: Option<WrrWeights>,
@@ -105,7 +105,7 @@ pub(crate) struct Engine<'a, C, P> {
     sabotage: Sabotage,
     /// Each tenant's, in force now.
     terms: Vec<Terms>,
-    /// Tenants whose shares over the measured time are not to be compared, since their terms changed.
+    /// Tenants whose shares over the measured time can't be compared, since their terms changed.
     changed: Vec<bool>,
     /// Each tenant's: one, or one for each VQ.
     nodes_of: Vec<Range<u16>>,
@@ -182,7 +182,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         self.events.push(at_ns, event);
     }
 
-    /// Runs to the end and tells what was seen.
+    /// Runs to the end and returns the report.
     pub(crate) fn run(mut self) -> Report {
         self.begin();
         self.push(self.measured_ns.start, Event::Measure);
@@ -270,7 +270,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         }
     }
 
-    /// A doorbell rang. Where it takes an exit to be heard, who sleeps goes on sleeping without one.
+    /// A doorbell rang. Where a notification takes an exit, a sleeper goes on sleeping without one.
     fn ring(&mut self, tenant: u16, vq: u16, heard: bool) {
         let nodes = &self.nodes_of[usize::from(tenant)];
         let number = if nodes.len() > 1 { nodes.start + vq - 1 } else { nodes.start };
@@ -427,7 +427,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         (self.scenario.starvation_limit.0 / LOOKS).max(1)
     }
 
-    /// Sees who waits.
+    /// Looks for waiting tenants.
     fn look(&mut self) {
         let now_ns = self.now_ns;
         self.push(now_ns.saturating_add(self.look_every_ns()), Event::Look);
@@ -540,7 +540,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         }
     }
 
-    /// Nothing new; what is in flight ends, and everybody leaves.
+    /// No new commands: those in flight end, and all tenants leave.
     fn drain(&mut self, until_ns: u64) {
         (0..self.guests.len()).for_each(|tenant| self.leave(tenant));
         let is_busy = |node: &Node<P>| node.poller.inflight() > 0 || !node.tenants.is_empty();

@@ -59,7 +59,7 @@ struct Thread {
     timer_ns: u64,
 }
 
-/// What a turn asks the engine for.
+/// A turn's requests to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Another turn of this vCPU.

@@ -1,7 +1,7 @@
 //! What a command costs the CPUs on its way: the guest's, the poller's, the event loop's.
 //!
 //! A host's costs are one table for all experiments on that host. What differs between virtualization systems
-//! is their [`Layout`] (who shares a poller) and their [`PathCosts`] (what its code does per command).
+//! is their [`Layout`] (which tenants share a poller) and their [`PathCosts`] (what its code does per command).
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct GuestCosts {
 pub struct Contention {
     /// Each holds it so long.
     pub hold_ns: u64,
-    /// What everyone who waits adds to a hand-over: all of them pull at the lock's cache line, or must be woken.
+    /// What each waiter adds to a hand-over: all of them pull at the lock's cache line, or must be woken.
     pub handover_ns: u64,
 }
 
@@ -201,7 +201,7 @@ impl Default for HostCosts {
     }
 }
 
-/// Which tenants share a poller, and whose code it runs.
+/// Which tenants share a poller, and which system's code it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
@@ -213,7 +213,7 @@ pub enum Layout {
     Spdk,
     /// An event loop for each tenant: QEMU's virtio-blk.
     Virtio,
-    /// A queue of the drive for each tenant, nobody in between: SR-IOV.
+    /// A queue of the drive for each tenant, without a poller: SR-IOV.
     SrIov,
     /// Host processes under one scheduler with one lock: K2.
     K2,

@@ -2,7 +2,7 @@
 
 use io_model::{Nanos, Op};
 
-/// One I/O as an application asks for it.
+/// One I/O of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// What to do.
@@ -49,7 +49,7 @@ pub trait Job {
     /// What now?
     fn next(&mut self, now: Nanos) -> Action;
 
-    /// The I/O that `completed` is told of next failed.
+    /// The next I/O passed to `completed` failed.
     fn failed(&mut self) {}
 
     /// One of its I/Os ended.

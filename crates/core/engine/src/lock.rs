@@ -25,7 +25,7 @@ impl Spinlock {
         self.costs.hold_ns > 0
     }
 
-    /// When a thread that asks now is through.
+    /// When a thread that takes the lock now is done.
     pub(crate) fn pass(&mut self, now_ns: u64) -> u64 {
         while self.ends_ns.front().is_some_and(|&end_ns| end_ns <= now_ns) {
             self.ends_ns.pop_front();
@@ -45,7 +45,7 @@ pub(crate) enum Holder {
     Poller(u16),
 }
 
-/// The virtual machine monitor's global mutex: who waits sleeps, and has it until it lets go.
+/// The virtual machine monitor's global mutex: waiters sleep, and the holder keeps it until it unlocks.
 #[derive(Debug)]
 pub(crate) struct Mutex {
     costs: Contention,

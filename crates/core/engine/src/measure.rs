@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::job::{Operation, Shape};
 
-/// Standard errors between what was seen and what is relied on.
+/// Standard errors between a measurement and the value relied on.
 const CAUTION: f64 = 1.0;
 /// At least this part of the I/Os that may be late is relied on.
 const LEAST_LATE: f64 = 0.25;

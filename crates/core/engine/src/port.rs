@@ -49,7 +49,7 @@ enum State {
     Waiting,
     Fetched,
     Posted,
-    /// Fetched when the guest's driver reset the controller: it ends with the drive and is told to nobody.
+    /// Fetched when the guest's driver reset the controller: it ends with the drive, without a completion.
     Orphaned,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Doorbell {
     seen: Cell<u32>,
     /// Commands that aren't there and that a rogue rings for.
     claimed: Cell<u32>,
-    /// What the poller was last told of these two.
+    /// The last values of these two that the poller saw.
     told: Cell<u32>,
     /// Whether the poller may fetch from the VQ.
     live: Cell<bool>,
@@ -279,7 +279,7 @@ impl Port {
         self.raised.push((io.vcpu, at_ns));
     }
 
-    /// The poller forgets what it knew of this tenant's backlog.
+    /// The poller forgets this tenant's backlog.
     pub(crate) fn forget(&mut self) {
         self.doorbells.iter().for_each(|doorbell| doorbell.seen.set(0));
         self.seen = 0;
@@ -303,7 +303,7 @@ impl Port {
         self.ios.iter().filter(|io| matches!(io.state, State::Fetched | State::Orphaned)).count()
     }
 
-    /// For the one who watches out for starvation.
+    /// For the check of starvation.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Queue> {
         let is_live = self.is_live();
         self.vqs.iter().map(move |vq| {

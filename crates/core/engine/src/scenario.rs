@@ -8,7 +8,7 @@ use crate::contestant::Contestant;
 use crate::host::{HostCosts, Layout};
 use crate::workload::{Access, BlockSize, Fio, Workload};
 
-/// Most tenants of a scenario, counting those who come when others left.
+/// Most tenants of a scenario, counting tenants that come when others left.
 const MOST_TENANTS: usize = 16_384;
 
 /// One consumer with its own virtual disk.

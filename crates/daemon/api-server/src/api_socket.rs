@@ -32,7 +32,7 @@ use runtime::{panics, threads};
 /// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
 const BACKLOG: i32 = 128;
 
-/// How long a client may take to say what it wants, header by header.
+/// Time limit for a client's request headers.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a connection may stay.
@@ -130,7 +130,7 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
     }
 }
 
-/// Answers what a client asks on one connection, as long as it may stay.
+/// Answers a client's requests on one connection, as long as the connection may stay.
 pub async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     service: TowerToHyperService<Router>,

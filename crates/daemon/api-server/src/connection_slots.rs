@@ -1,4 +1,4 @@
-//! Connection slots of the API, shared so that nobody keeps others out: operators by process, all others by user.
+//! Connection slots of the API, shared so that no client keeps others out: operators by process, all others by user.
 //!
 //! An owner may have twice as many slots as are free: alone 2/3 of them, and less beside others.
 //! Half of all slots are operators' alone. A user without any right has a few, and none waits for one. Where slots are
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!((shares.free, shares.free_for_others, shares.held.len()), (64, 32, 0));
     }
 
-    /// Only here: users without a right who take the places of those with one.
+    /// Only here: users without a right take the slots of users with one.
     #[test]
     fn users_have_shares_and_nobodies_a_few_whatever_their_processes() {
         let places = Places::new(64);

@@ -1,4 +1,4 @@
-//! The HTTP API: its routes, who may use each, and its description for `docs/openapi.json`.
+//! The HTTP API: its routes, the role that each needs, and its description for `docs/openapi.json`.
 //!
 //! Requests reach it on the sockets of `api_socket`. It asks the owner thread for everything it answers.
 
@@ -199,7 +199,7 @@ async fn no_such_method() -> Refused {
 /// What the user of a tenant's socket may read, beside the tenant's own disks.
 const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 
-/// Refuses a request that the client's role does not allow, and says who may make it.
+/// Refuses a request that the client's role does not allow, and names the roles that may make it.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
@@ -207,8 +207,8 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
         Role::Operator => return next.run(request).await,
         Role::Viewer if is_look => return next.run(request).await,
         Role::Tenant(_) if is_look && is_of_tenants => return next.run(request).await,
-        Role::Viewer => ("you may look, and change nothing".to_owned(), BECOME_OPERATOR),
-        Role::Tenant(uid) => (format!("user {uid} may look at its own disks and their events alone"), BECOME_OPERATOR),
+        Role::Viewer => ("you may only look, not change anything".to_owned(), BECOME_OPERATOR),
+        Role::Tenant(uid) => (format!("user {uid} may look only at its own disks and their events"), BECOME_OPERATOR),
         Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
     };
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
@@ -238,10 +238,9 @@ fn is_utf8(path: &str) -> bool {
     String::from_utf8(bytes).is_ok()
 }
 
-const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's \
-                               configuration names";
-const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
-                          configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
+const BECOME_OPERATOR: &str = "ask root to add you to the group in `operators` under [api] of the configuration";
+const BECOME_ANY: &str = "ask root to add you to the group in `operators` or `viewers` under [api] of the \
+                          configuration, or to write `tenants = true` there: each user of a tenant's socket sees \
                           that tenant";
 
 /// Its answer takes as long as the span that it covers.

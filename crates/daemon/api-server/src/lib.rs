@@ -1,4 +1,4 @@
-//! The daemon's HTTP API: routes, sockets, roles, and what is read for them.
+//! The daemon's HTTP API: routes, sockets, roles, and the data read for them.
 //!
 //! It gives the owner [commands](runtime::command) and tells what became of them; it knows nothing of pollers.
 //!
@@ -6,9 +6,9 @@
 //! | --- | --- |
 //! | `http`, `http_why` | the routes, and the description of them all |
 //! | `api_state`, `json_body`, `api_error` | what handlers share, requests, errors with their HTTP statuses |
-//! | `api_socket`, `tcp_port`, `client_stream`, `connection_slots` | the sockets, and whose turn it is |
-//! | `roles`, `token`, `foreign_pages` | who may ask for what |
-//! | `observer`, `live`, `scrape`, `stats`, `response_cache` | what is read for many clients at a time |
+//! | `api_socket`, `tcp_port`, `client_stream`, `connection_slots` | the sockets, and the order of clients |
+//! | `roles`, `token`, `foreign_pages` | the rights of clients |
+//! | `observer`, `live`, `scrape`, `stats`, `response_cache` | data read once for many clients |
 //! | `traces` | traces of all commands of a tenant |
 
 #![forbid(unsafe_code)]

@@ -27,7 +27,7 @@ use runtime::{panics, threads};
 /// How long the last record may take when the daemon ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The daemon, its tenants, and what was read of them last.
+/// The daemon, its tenants, and their last readings.
 pub(crate) struct Sources {
     pub(crate) daemon: Handle,
     pub(crate) clock: Clock,

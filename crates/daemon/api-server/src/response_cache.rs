@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use axum::body::{Body, Bytes};
 
-/// For so long an answer is given again: ten thousand who ask cost as much as one.
+/// How long an answer is reused: ten thousand clients cost as much as one.
 pub const FRESH: Duration = Duration::from_secs(1);
 
 /// Answers that clients have not read yet take no more than this and one: beyond it, all get the newest again.

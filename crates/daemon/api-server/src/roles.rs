@@ -15,7 +15,7 @@ pub struct Roles {
     tenants: bool,
 }
 
-/// What one who asks may do.
+/// A client's rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Everything: root, the daemon's own user, an operator.
@@ -63,7 +63,7 @@ impl Roles {
 }
 
 impl Role {
-    /// The user whose tenants are all that it sees; `None`: it sees all.
+    /// The user whose tenants the client sees; `None`: it sees all.
     pub fn sees_only(self) -> Option<u32> {
         match self {
             Self::Operator | Self::Viewer => None,

@@ -37,10 +37,10 @@ pub struct OpenedPort {
 
 impl OpenedPort {
     /// Opens the port of the configuration, if it has one. If another process has the port, there is none until the
-    /// next start: any process may take it, and disks must be served all the same.
+    /// next start: any process may take it, and disks must be served anyway.
     ///
     /// # Errors
-    /// It can't be had, or the token can't be made.
+    /// The port is unavailable, or the token can't be made.
     pub fn open(config: &Config, identity: Option<&Identity>, sink: &Sink) -> Result<Option<Self>> {
         let Some(address) = config.api.listen else { return Ok(None) };
         let listener = match TcpListener::bind(address) {
@@ -64,7 +64,7 @@ impl OpenedPort {
 impl fmt::Display for OpenedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(address) = self.listener.local_addr() else { return Ok(()) };
-        write!(f, "http://{address}/ shows who hurts whom, and has /metrics: {}", self.token.remedy)
+        write!(f, "http://{address}/ serves the page and /metrics: {}", self.token.remedy)
     }
 }
 

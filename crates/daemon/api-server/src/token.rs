@@ -17,7 +17,7 @@ use crate::api_error::Refused;
 #[derive(Clone)]
 pub struct Token {
     pub(crate) secret: Arc<str>,
-    /// Where it is to be found.
+    /// Where to find it.
     pub remedy: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! Traces: a tenant's commands as lines of text, for who asked for them. A thread of its own takes them from the rings
+//! Traces: a tenant's commands as lines of text, for a client. A thread of its own takes them from the rings
 //! that pollers fill, and never waits for who reads: what finds no room is counted.
 
 use std::collections::HashSet;
@@ -45,7 +45,7 @@ impl Stay {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// For as long as what is returned lives.
+    /// Marks it as wanted while the returned value lives.
     pub fn hold(&self) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
         Held(self.clone())
@@ -61,7 +61,7 @@ impl Drop for Held {
     }
 }
 
-/// The others' end of the thread. It ends when nobody can ask any more, and the last trace is over.
+/// The handle of the thread. The thread ends when no handle is left and the last trace is over.
 #[derive(Clone)]
 pub struct Traces {
     jobs: Sender<Job>,
@@ -135,7 +135,7 @@ impl Traces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Recording,
-    /// The pollers were told to stop; given up at that time.
+    /// The pollers were told to stop; the wait ends at that time.
     Stopping(Instant),
     /// Everything is in the text.
     Ending(Instant),
@@ -236,7 +236,7 @@ impl Job {
         }
     }
 
-    /// Takes lines from the rings until the text is so long, if there is so much.
+    /// Takes lines from the rings until the text has that length or the rings are empty.
     fn fill(&mut self, most_bytes: usize) {
         let Self { recorded: Recorded { rings, start, .. }, text, lines, state, .. } = self;
         if matches!(state, State::Ending(_)) {

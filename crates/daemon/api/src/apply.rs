@@ -122,7 +122,7 @@ impl fmt::Display for Step {
         if self.action == Action::Declare {
             let drives = self.keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", ");
             let what = self.tenant.as_ref().unwrap_or(&drives);
-            return write!(f, "{} {what}: it is the file's from now on", self.action.name());
+            return write!(f, "{} {what}: the file declares it from now on", self.action.name());
         }
         write!(f, "{} {}", self.action.name(), self.tenant.as_deref().unwrap_or("the daemon"))?;
         let told = |key: &Key| match (self.action, &key.new) {

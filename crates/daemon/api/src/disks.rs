@@ -16,7 +16,7 @@ fn percentile(text: &str) -> Result<f64, String> {
     found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
 }
 
-/// What a disk is to be. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file, and of
+/// Settings of a disk. Keys, units and defaults are those of a `[[tenant]]` section of the configuration file, and of
 /// the options of `evenkeel disk create`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, clap::Args)]
 #[serde(deny_unknown_fields)]
@@ -33,8 +33,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "NAME")]
     pub drive: Option<String>,
-    /// Names that others know the disk by, such as a volume claim: at most 16. Keys are 1 to 63 of `a-z 0-9 _`, first a
-    /// letter. Values are at most 253 characters without control characters.
+    /// Labels for other tools, such as a volume claim: at most 16. Keys are 1 to 63 of `a-z 0-9 _`, first a letter.
+    /// Values are at most 253 characters without control characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     #[arg(skip)]
     pub labels: BTreeMap<String, String>,
@@ -54,13 +54,13 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     pub latency_percentile: Option<f64>,
-    /// The commands per second that a best-effort tenant gets at least while it asks for them, such as `20k`. Only the
-    /// policy `evenkeel` keeps this.
+    /// Minimum of commands per second for a best-effort tenant while it has that demand, such as `20k`. Only the policy
+    /// `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "RATE")]
     pub min_iops: Option<String>,
-    /// The bandwidth that a best-effort tenant gets at least while it asks for it, in whole MiB, such as `200MiB/s`.
-    /// Only the policy `evenkeel` keeps this.
+    /// Minimum bandwidth for a best-effort tenant while it has that demand, in whole MiB, such as `200MiB/s`. Only the
+    /// policy `evenkeel` keeps this.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "RATE")]
     pub min_bandwidth: Option<String>,

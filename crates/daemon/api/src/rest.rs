@@ -37,8 +37,8 @@ pub fn api_path(runtime_dir: &Path) -> PathBuf {
 }
 
 /// Roles that may ask besides root, and the remedy for all others.
-const WHO_ELSE_MAY_ASK: &str = "its own user, and the groups that `operators` and `viewers` under [api] in its \
-                                configuration name; have root add you to one";
+const WHO_ELSE_MAY_ASK: &str =
+    "its own user, and the groups in `operators` and `viewers` under [api]; ask root to add you to one";
 
 /// No daemon listens on the API's socket.
 #[derive(Debug)]

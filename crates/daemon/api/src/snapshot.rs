@@ -197,7 +197,7 @@ impl HeldRow {
             "promise" => format!("the promise to {whose:?}"),
             "floor" => format!("the floor of {whose:?}"),
             "limits" => "its own limits".to_owned(),
-            "depth" => "nothing: the drive has all that it asks for".to_owned(),
+            "depth" => "nothing: the drive has all of its commands".to_owned(),
             "share" => "its share beside the others".to_owned(),
             "cpu" => "the host: its poller had to wait for a CPU".to_owned(),
             "poller" => "the host: its poller has no CPU time left".to_owned(),

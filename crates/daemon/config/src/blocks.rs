@@ -44,7 +44,7 @@ impl Config {
                         "{title} has blocks of {placed} bytes, and drive {drive:?} none smaller than {drive_bytes}"
                     );
                     let remedy = "move the drive's data back to a device or file system with smaller blocks, or copy \
-                                  the disk's to one with a new name inside a guest";
+                                  the disk's data to a new disk inside a guest";
                     sink.at(mark, what, remedy);
                 }
                 (None, Some(written)) if lba_bytes < drive_bytes => {

@@ -214,8 +214,8 @@ fn read_wipe(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: Option<Backen
     let wipe = device::WIPE.get_or_default_by(sink, section, choice(device::WIPE.values.0, &absent));
     if let (Some(WipeBy::WriteZeroes), Some(BackendWord::File), Some((_, value))) = (wipe, word, section.entry("wipe"))
     {
-        let what = "`wipe` is \"write-zeroes\", by which a file system only marks the blocks of an image: what they \
-                    held stays on its drive";
+        let what =
+            "`wipe` is \"write-zeroes\", but a file system only marks an image's blocks: their data stays on its drive";
         sink.at(&value.span(), what, "write \"overwrite\", or remove it");
         return None;
     }
@@ -294,8 +294,7 @@ fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, 
 
 fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {
     section.reject_unknown_but(sink, &["layout"]);
-    let remedy = "remove the line, and write threads = \"shared\" for each guaranteed tenant that is to have no poller \
-                  of its own";
+    let remedy = "remove the line, and write threads = \"shared\" for guaranteed tenants that need no own poller";
     section.forbid(sink, "layout", "the `threads` of each tenant say which pollers serve it", remedy);
     let best_effort = pollers::BEST_EFFORT.get_or_default(sink, section);
     let cpus = pollers::CPUS.get(sink, section);
@@ -390,7 +389,7 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &Terms
 /// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
 fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
     matches!(frontend.frontend, Some(Frontend::Ublk(..))).then_some((
-        "Linux does not tell who serves a block device what priority (`ionice`) a request has",
+        "Linux does not tell a block device's server the priority (`ionice`) of a request",
         "write urgent, high, medium or low, or another frontend",
     ))
 }

@@ -206,7 +206,7 @@ impl Config {
     /// The error for a profile that can't be had.
     pub fn no_profile(&self, why: impl std::fmt::Display) -> ConfigErrors {
         let mut sink = Sink::new(&self.text);
-        let remedy = "give the path of a drive profile, from the directory of this file";
+        let remedy = "give the path of a drive profile, relative to this file's directory";
         sink.maybe_at(self.marks.profile.as_ref(), format!("can't use the profile: {why}"), remedy);
         ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }

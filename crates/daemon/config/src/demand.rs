@@ -80,7 +80,7 @@ pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Opti
     let rw = read_rw(sink, &section);
     let load = if section.has("rate_iops") {
         for key in ["numjobs", "iodepth"] {
-            let why = "a demand with rate_iops asks at its own times, whatever is in flight";
+            let why = "a demand with rate_iops sends at its own times, however many are in flight";
             section.forbid(sink, key, why, "remove one of the two");
         }
         keys::RATE_IOPS.get(sink, &section).map(|rate| DemandLoad::Open { rate_iops: rate.into_inner() })

@@ -142,7 +142,7 @@ impl Unplaced {
         let mut sink = Sink::new(&config.text);
         let tenant = self.all().find(|tenant| tenant.name == name);
         let what = format!("no drive can have tenant {name:?}: {why}");
-        let remedy = "make it smaller or promise it less, add a drive, or name the drive and say overcommit = true";
+        let remedy = "make it smaller or promise it less, add a drive, or name the drive and write overcommit = true";
         sink.maybe_at(tenant.map(|tenant| &tenant.marks.name), what, remedy);
         ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
     }
@@ -230,7 +230,7 @@ fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>], declared_bytes: 
         let remedy = "add name = \"fast\": tenants and commands name the drive by it";
         let Some(name) = keys::drive::NAME.require(sink, drive, remedy) else { continue };
         if name.get_ref() == DEVICE_NAME {
-            sink.at(&name.span(), "\"device\" is what the drive of [device] is called", "choose another name");
+            sink.at(&name.span(), "\"device\" is the name of the drive in [device]", "choose another name");
         } else if names.contains(name.get_ref()) && name.span().start >= declared_bytes {
             let what = format!("drive {:?} was added by `evenkeel drive add`, at another place", name.get_ref());
             let remedy = "to declare it, write backend, path and layout_file as `evenkeel export` does; or choose \
@@ -301,7 +301,7 @@ impl Config {
             let Some(there) = drive_of(name) else { continue };
             let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", self.device.name);
             let remedy = format!(
-                "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a \
+                "write drive = \"{there}\"; to move it here, add a tenant with a new name and copy the data inside a \
                  guest"
             );
             sink.at(mark, what, remedy);

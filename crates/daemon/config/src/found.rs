@@ -60,8 +60,8 @@ impl Found {
             None => Ok(found),
             Some(what) => {
                 let remedy = format!(
-                    "to serve it, declare it in the configuration file with its tenants' offsets; to have new disks \
-                     there, which destroys it, add --discard-content {}",
+                    "to serve it, declare it in the configuration file with its tenants' offsets; \
+                     to overwrite it with new disks, add --discard-content {}",
                     found.config.device.name
                 );
                 Err(ConfigErrors::one(found.config.file(), what, remedy))
@@ -95,7 +95,7 @@ impl Found {
     /// The data of a drive that no layout describes, in words.
     pub(crate) fn unknown_content(&self) -> Option<String> {
         let content = self.host.content.as_ref().filter(|_| self.file.layout().is_none())?;
-        Some(format!("{} holds {content}, and no layout file says whose", self.host.device.path))
+        Some(format!("{} holds {content}, and no layout file describes it", self.host.device.path))
     }
 }
 

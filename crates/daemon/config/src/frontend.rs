@@ -152,12 +152,12 @@ pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> F
 /// A block device has neither a client with memory nor a socket.
 fn forbid_of_clients(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     for key in ["max_memory", "max_maps"] {
-        let why = "a block device of this host's has no client whose memory would be mapped";
-        section.forbid(sink, key, why, "remove it; queues says how much memory its data takes");
+        let why = "a block device of this host has no client memory to map";
+        section.forbid(sink, key, why, "remove it; `queues` sets the memory for its data");
     }
     for key in ["socket_user", "socket_group", "socket_mode"] {
-        let why = "a block device of this host's has no socket";
-        section.forbid(sink, key, why, "remove it, and say who may open the device by a udev rule");
+        let why = "a block device of this host has no socket";
+        section.forbid(sink, key, why, "remove it, and set the device's access by a udev rule");
     }
 }
 

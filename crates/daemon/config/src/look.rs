@@ -16,7 +16,7 @@ use crate::view::DEVICE_NAME;
 pub struct Looked {
     /// At least one.
     pub found: Vec<Found>,
-    /// Those that can't be had, and need not, and tenants that may be there and can't be served.
+    /// Optional drives that are unavailable, and tenants that may be on them and can't be served.
     pub absent: Absent,
     /// Tenants that are to be placed on what was found.
     pub unplaced: Unplaced,

@@ -100,7 +100,7 @@ impl Missing {
             false => String::new(),
         };
         let what = format!(
-            "drive {name:?}{added} can't be had, and {} {verb} not served: {}",
+            "drive {name:?}{added} is unavailable, and {} {verb} not served: {}",
             self.disks_in_words(),
             self.why()
         );
@@ -153,7 +153,7 @@ impl Absent {
         }
         let is_unknown = self.unknown.iter().any(|unknown| unknown == disk);
         is_unknown.then(|| match self.drives.is_empty() {
-            true => "no drive that was there at the start has it".to_owned(),
+            true => "no drive available at the start has it".to_owned(),
             false => self.drives.iter().map(missing).collect::<Vec<_>>().join("; "),
         })
     }

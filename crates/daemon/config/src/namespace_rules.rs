@@ -80,7 +80,7 @@ fn one_writer(sink: &mut Sink<'_>, namespace: &NamespaceDraft) {
         let title = namespace.title();
         let what =
             format!("{} tenants may write to {title}, and most file systems are not made for that", tenants.len());
-        let remedy = "put all but one under `read_only`, or write shared = true if they agree on who writes where";
+        let remedy = "put all but one under `read_only`, or write shared = true if they coordinate their writes";
         sink.maybe_at(namespace.tenants_mark.as_ref(), what, remedy);
     }
 }

@@ -137,8 +137,7 @@ impl Config {
     /// What is said of a namespace that [`take_disks`](Self::take_disks) detached.
     pub(crate) fn is_detached(name: &str) -> Problem {
         let what = format!("namespace {name:?} is detached from tenants that the configuration does not name any more");
-        let remedy =
-            "write such a tenant again before the daemon starts, or attach the namespace to it again once it is";
+        let remedy = "restore such a tenant before the daemon starts, or attach the namespace to it later";
         Problem { place: None, what, remedy: remedy.to_owned() }
     }
 

@@ -72,7 +72,7 @@ impl Found {
         warnings.extend(host.warnings.iter().cloned());
         if let Some(what) = import {
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
-            let remedy = "the tenants see what is there, at the offsets that the configuration gives".to_owned();
+            let remedy = "the tenants see the drive's old data, at the offsets in the configuration".to_owned();
             warnings.push(Problem { place, what, remedy });
         }
         Ok(Prepared { config, host, layout, changes, warnings, file })
@@ -95,7 +95,7 @@ impl Found {
         }
         let remedy = format!(
             "if Evenkeel used it before, restore {}; to serve what is there, write offset = \"…\" in each [[tenant]]; \
-             to have new disks there, which destroys it, add --discard-content {}",
+             to overwrite it with new disks, add --discard-content {}",
             path.display(),
             config.device.name
         );
@@ -189,7 +189,7 @@ impl Prepared {
         let Some(id) = device.id.as_deref().filter(|_| device.is_mark()) else { return Ok(()) };
         let kept = open(Path::new(&device.path)).and_then(|drive| keep_mark(&drive, device.size_bytes, id));
         kept.map_err(|e| {
-            let what = format!("can't write to {} by what it is known again: {e}", device.path);
+            let what = format!("can't write its identity to {}: {e}", device.path);
             ConfigErrors::one(self.config.file(), what, "check the drive (`dmesg`)")
         })
     }

@@ -276,7 +276,7 @@ fn demands_within_limits(warnings: &mut Sink<'_>, draft: &Draft) {
         let DemandLoad::Open { rate_iops } = demand.load else { continue };
         if let Some(most) = demand.most_iops(limits).map(|most| most as u64).filter(|most| *most < rate_iops.0) {
             let what = format!(
-                "tenant {:?} asks for {rate_iops} commands a second, and its limits come to {}",
+                "tenant {:?} asks for {rate_iops} commands a second, but its limits allow {}",
                 name.get_ref(),
                 Rate(most)
             );
@@ -347,7 +347,7 @@ fn modes(warnings: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
                 continue;
             };
             if frontend.mode() < poller.mode {
-                let what = format!("the tenant's poller is {}, as others that it serves want it", poller.mode.name());
+                let what = format!("the tenant's poller is {}, as its other tenants need it", poller.mode.name());
                 let remedy = "remove the line, or write threads = \"dedicated\" where the policy allows it";
                 warnings.at(mark, what, remedy);
             }

@@ -414,7 +414,7 @@ impl fmt::Display for Summary {
             writeln!(f, "\nlayout   {}", file.display())?;
         }
         if device.to_mark && device.id.is_none() {
-            let what = "the drive has no identity by which it is known again: `evenkeel serve` puts a mark on it";
+            let what = "the drive has no identity to recognize it by: `evenkeel serve` puts a mark on it";
             writeln!(f, "note     {what}")?;
         }
         for change in &self.changes {

@@ -167,7 +167,7 @@ fn out_of_reach(floor: &Floor, limits: &Limits) -> Option<(&'static str, String,
     asks.into_iter().find_map(|(key, least, limits, with)| {
         let (_, limit, higher) = limits.into_iter().find(|(most, ..)| *most > 0 && least > *most)?;
         let what = match with {
-            None => format!("{key} is above {limit}: it is not to get so much"),
+            None => format!("{key} is above {limit}, which the tenant can't exceed"),
             Some(size) => format!("{key} is above what even commands of {size} can have under {limit}"),
         };
         Some((key, what, format!("write a lower {key}, or a higher {higher}")))
@@ -202,7 +202,7 @@ fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits>
     let [rw_bandwidth, r_bandwidth, w_bandwidth] =
         [tenant::RW_BANDWIDTH, tenant::R_BANDWIDTH, tenant::W_BANDWIDTH].map(|key| mib(sink, section, &key));
     if !LIMITS.iter().any(|key| section.has(key)) {
-        let why = "it is for how long unused quota is kept, and there is no limit";
+        let why = "it sets how long unused quota is kept, but there is no limit";
         section.forbid(sink, "burst", why, "add a limit such as rw_iops = \"10k\", or remove it");
         return Some(Limits::default());
     }

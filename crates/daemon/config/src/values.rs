@@ -173,7 +173,7 @@ pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
     let shown: String = found.chars().take(80).collect();
     if OWN_NAMES.contains(&found.as_str()) {
-        let what = format!("is {found:?}, which is the daemon's own in the directory of its sockets");
+        let what = format!("is {found:?}, a name that the daemon itself uses in its runtime_dir");
         return Err(Wrong { what, remedy: "choose another name".into() });
     }
     let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

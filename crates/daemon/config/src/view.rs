@@ -48,7 +48,7 @@ impl View {
             (None, [only]) => Some(only),
             (None, []) => None,
             (None, [_, second, ..]) => {
-                let what = "there are several drives, and this takes a file of one";
+                let what = "there are several drives, and this command takes a file with one";
                 sink.maybe_at(second.span.as_ref(), what, "give a file with that drive alone");
                 None
             }

@@ -161,8 +161,8 @@ impl Owner {
             return self.create_namespace(disk, tenant);
         }
         if disk.nsid.is_some() {
-            let title = "an nsid is a namespace's, and no tenant is said to attach it to";
-            return Err(DiskError::new(Reason::Invalid, title, "say whom to attach it to, or leave the nsid out"));
+            let title = "nsid is only for a namespace, and no tenant to attach it to is given";
+            return Err(DiskError::new(Reason::Invalid, title, "name the tenant to attach it to, or leave nsid out"));
         }
         let section = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
@@ -201,7 +201,7 @@ impl Owner {
         let is_there = self.drives.values().any(|drive| drive.has_disk(name));
         let Some(why) = self.absent.why(name).filter(|_| !is_there) else { return Ok(()) };
         let title = format!("there is another disk {name:?} already, which is not served: {why}");
-        Err(DiskError::new(Reason::NameTaken, title, "choose another name, or have that drive back"))
+        Err(DiskError::new(Reason::NameTaken, title, "choose another name, or restore that drive"))
     }
 
     fn no_such_disk(&self, name: &str) -> DiskError {
@@ -297,8 +297,8 @@ impl ServedDrive {
         self.take(config);
         let mut disk = self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)?;
         let Dropped { with_class, with_front_end } = dropped;
-        let class = format!("its class: a {} tenant has no such thing", tenant.terms.class.name());
-        let front_end = format!("its front end: {} has no such thing", tenant.frontend.name());
+        let class = format!("its class: a {} tenant has no such setting", tenant.terms.class.name());
+        let front_end = format!("its front end: {} has no such setting", tenant.frontend.name());
         for (dropped, why) in [(with_class, class), (with_front_end, front_end)] {
             if !dropped.is_empty() {
                 disk.warnings.push(format!("{} went with {why}", dropped.join(" and ")));

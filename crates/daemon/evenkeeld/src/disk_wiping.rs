@@ -37,7 +37,7 @@ impl ServedDrive {
     /// It can't be made durable; nothing has changed.
     pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), DiskError> {
         self.apply(StateCommand::Delete { name: name.to_owned(), method }).map_err(disk_error)?;
-        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
+        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; its data is being wiped"));
         self.events.tell(EventKind::Deleted, Some(name), None);
         Ok(())
     }
@@ -54,8 +54,7 @@ impl ServedDrive {
         }
         let Some(range) = self.state.next_wipe().cloned() else { return };
         if let Err(error) = self.start_wiper(range) {
-            let line =
-                format!("what deleted disks left can't be wiped, and stays reserved until the next start: {error:#}");
+            let line = format!("deleted disks can't be wiped, and stay reserved until the next start: {error:#}");
             (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &line);
         }
     }
@@ -123,8 +122,7 @@ impl ServedDrive {
         }
         self.wiper.drive_makes_no_zeros = true;
         let line = format!(
-            "drive {}: it does not make zeros as wipe = \"write-zeroes\" wants: {why}; until the next start what \
-             deleted disks leave is overwritten",
+            "drive {}: it fails wipe = \"write-zeroes\": {why}; it overwrites until the next start",
             self.config().device.name
         );
         (self.around.sink)(Level::Warn.of_drive(&self.config().device.name), &line);
@@ -201,7 +199,7 @@ impl ServedDrive {
             Err(error) => {
                 let why = match error {
                     WipeError::Drive(error) => format!("the drive failed a command ({error:?})"),
-                    WipeError::Differs => "what was read back is not what was written".to_owned(),
+                    WipeError::Differs => "the data read back is not the data written".to_owned(),
                 };
                 if self.overwrites_instead(&range, &why) {
                     return;
@@ -218,12 +216,11 @@ impl ServedDrive {
         let (former, size) = (&range.former, Size(range.size_bytes));
         let Some(why) = why else {
             self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
-            let line = format!("{former}: {size} that it left are wiped, and free");
+            let line = format!("{former}: its {size} are wiped and free");
             return (self.around.sink)(Level::Info.of_tenant(former), &line);
         };
         self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
-        let line =
-            format!("{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}");
+        let line = format!("{former}: its {size} can't be wiped, and stay reserved until the next start: {why}");
         (self.around.sink)(Level::Warn.of_tenant(former), &line);
         self.apply_or_warn(StateCommand::Wiped { offset_bytes: range.offset_bytes, result: Err(why) });
     }

@@ -86,7 +86,7 @@ impl ServedDrive {
         let is_new = self.waiting.remove(&id).is_some();
         let line = match is_new {
             true => format!("{name}: it is not served, its new range can't be zeroed: {why}"),
-            false => format!("{name}: it does not grow before the next start, what is new can't be zeroed: {why}"),
+            false => format!("{name}: it grows only at the next start, its new range can't be zeroed: {why}"),
         };
         (self.around.sink)(Level::Warn.of_tenant(name), &line);
         if is_new {

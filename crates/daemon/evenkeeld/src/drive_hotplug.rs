@@ -121,7 +121,7 @@ impl Owner {
         self.refuse_missing(new)?;
         let state_dir = self.added.directory();
         if !state_dir.is_dir() {
-            let title = format!("{} is not there to remember the drive in", state_dir.display());
+            let title = format!("{} is missing, so the drive can't be recorded", state_dir.display());
             let remedy = "make that directory, or write another state_dir, and start the daemon again";
             return Err(DiskError::new(Reason::NoStateDir, title, remedy));
         }
@@ -203,8 +203,8 @@ impl Owner {
             }
         };
         let remedy = match missing.config.is_added() {
-            true => format!("mend that and start the daemon again, or run `evenkeel drive remove {name}` first"),
-            false => "mend that, and start the daemon again".to_owned(),
+            true => format!("fix that and start the daemon again, or run `evenkeel drive remove {name}` first"),
+            false => "fix that, and start the daemon again".to_owned(),
         };
         Err(DiskError::new(Reason::NameTaken, title, remedy))
     }
@@ -225,11 +225,11 @@ impl Owner {
             let (title, remedy) = match drive.state.jobs().any_failure() {
                 Some(why) => (
                     format!("drive {name:?} is not empty: {left} of deleted disks are left, and wiping failed: {why}"),
-                    "--force takes it away with their data on it; the next start of the daemon tries again to wipe it",
+                    "--force removes it with their data on it; the next start of the daemon tries again to wipe it",
                 ),
                 None => (
                     format!("drive {name:?} is not empty: {left} of deleted disks are not wiped yet"),
-                    "wait until they are (`evenkeel operations`); --force takes it away with their data on it",
+                    "wait until they are (`evenkeel operations`); --force removes it with their data on it",
                 ),
             };
             return Err(DiskError::new(Reason::NotEmpty, title, remedy));
@@ -260,7 +260,7 @@ impl Owner {
         let may_be_empty = missing.disks().is_empty() && missing.unread().is_none();
         if !may_be_empty && !force {
             let title = format!("drive {name:?} is missing ({}), and {lost} would be forgotten", missing.why());
-            let remedy = "mend that and start the daemon again; --force forgets the drive and its disks";
+            let remedy = "fix that and start the daemon again; --force forgets the drive and its disks";
             return Err(DiskError::new(Reason::NotEmpty, title, remedy));
         }
         self.keep(self.added.without(name))?;
@@ -331,7 +331,7 @@ impl Owner {
         let profile = profile.map_err(|errors| invalid(&errors))?;
         let policy = planning::policy(&config, &profile);
         let lock = DeviceLock::over(file).map_err(|error| {
-            DiskError::new(Reason::InUse, format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
+            DiskError::new(Reason::InUse, format!("the drive can't be locked: {error}"), "find the process: `fuser -v`")
         })?;
         let found = Found::handed_over(config, handed_over).map_err(|errors| refused(&errors))?;
         self.refuse_twice(&found)?;
@@ -422,8 +422,8 @@ fn refuse_other_than(former: &Config, new: &NewDrive, is_as_added: bool) -> Resu
     let NewDrive { command_timeout, size, profile, queues, policy, wipe, .. } = new;
     let says_more = queues.is_some() || [command_timeout, size, profile, policy, wipe].iter().any(|it| it.is_some());
     if says_more && !is_as_added {
-        let title = format!("drive {name:?} comes back with other settings than it had");
-        let remedy = "leave out all but its backend and its address, or remove the drive and add it anew";
+        let title = format!("drive {name:?} comes back with other settings");
+        let remedy = "give only its backend and address, or remove the drive and add it again";
         return Err(DiskError::new(Reason::OtherSettings, title, remedy));
     }
     Ok(())

@@ -52,7 +52,7 @@ pub(crate) fn promise_not_kept(errors: &ConfigErrors) -> DiskError {
 }
 
 pub(crate) fn unjudged(why: &str) -> DiskError {
-    DiskError::new(Reason::PromiseNotJudged, why, "name the drive to have the disk there all the same")
+    DiskError::new(Reason::PromiseNotJudged, why, "name the drive to create the disk there anyway")
 }
 
 pub(crate) fn no_such_drive(name: &str) -> DiskError {
@@ -65,12 +65,12 @@ pub(crate) fn drive_name_taken(name: &str) -> DiskError {
 
 pub(crate) fn drive_missing(missing: &Missing) -> DiskError {
     let title = format!("drive {:?} is missing: {}", missing.name(), missing.why());
-    DiskError::new(Reason::DriveMissing, title, "mend that, and start the daemon again; or name another drive")
+    DiskError::new(Reason::DriveMissing, title, "fix that, and start the daemon again; or name another drive")
 }
 
 pub(crate) fn disk_missing(name: &str, why: &str) -> DiskError {
     let title = format!("{name:?} is not served: {why}");
-    DiskError::new(Reason::DriveMissing, title, "mend that, and start the daemon again")
+    DiskError::new(Reason::DriveMissing, title, "fix that, and start the daemon again")
 }
 
 pub(crate) fn not_durable(error: &LayoutError) -> DiskError {

@@ -54,8 +54,8 @@ impl Owner {
     pub(crate) fn apply_file(&mut self, asked: &Apply) -> Result<Applied, DiskError> {
         let plan = self.plan_to_apply(Path::new(&asked.file), &asked.text, Missing::Goes)?;
         if asked.agreed.as_ref().is_some_and(|agreed| *agreed != plan.steps) {
-            let title = "what there is to do has changed since it was shown; nothing is done";
-            return Err(DiskError::new(Reason::ChangedMeanwhile, title, "look at it again, and say yes again"));
+            let title = "the changes are not those that were shown; nothing is done";
+            return Err(DiskError::new(Reason::ChangedMeanwhile, title, "look at the changes again, and confirm them"));
         }
         if !asked.dry_run {
             self.carry_out(&plan, Missing::Goes)?;
@@ -93,7 +93,7 @@ impl Owner {
                 for step in plan.steps.iter().filter(|step| step.action == Action::Delete) {
                     let name = step.tenant.as_deref().unwrap_or_default();
                     let line = format!(
-                        "{name}: {} has it no more; it is served all the same until `evenkeel apply {}` deletes it and \
+                        "{name}: {} no longer has it; it is served until `evenkeel apply {}` deletes it and \
                          all its data",
                         file.display(),
                         file.display()
@@ -279,11 +279,11 @@ impl Owner {
             let is_attached = disk.as_ref().is_some_and(|disk| disk.attached);
             match action {
                 Action::Create if disk.is_some() => {
-                    let title = format!("an earlier {name:?} has not left yet");
+                    let title = format!("an earlier {name:?} has not been removed yet");
                     return Err(DiskError::new(Reason::StillLeaving, title, "apply the file again in a moment"));
                 }
                 Action::Delete if missing == Missing::Goes && is_attached => {
-                    let title = format!("{name:?} left the file and is attached to a client");
+                    let title = format!("{name:?} was removed from the file and is attached to a client");
                     let remedy = "detach it there first, or write it into the file again; nothing is done";
                     return Err(DiskError::new(Reason::Attached, title, remedy));
                 }
@@ -410,7 +410,7 @@ impl Owner {
                 let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
                 let config = to_be.get(&id).ok_or_else(broken)?;
                 drive.add(tenant, config, None).map_err(|error| {
-                    let remedy = "apply the file again once that is mended; what was done before stays done";
+                    let remedy = "apply the file again once that is fixed; earlier changes stay";
                     failed(&error, remedy)
                 })
             }

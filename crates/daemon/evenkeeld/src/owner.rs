@@ -163,7 +163,7 @@ impl Owner {
         if let Some(keeper) = &self.common.keeper
             && matches!(keeper.reconnect(), Ok(true))
         {
-            let line = "there is a keeper again: clients that attach from now on outlive the daemon";
+            let line = "there is a keeper again: clients that attach from now on survive the daemon's end";
             (self.common.around.sink)(Level::Info.of_daemon(), line);
         }
         let running = self.common.threads.running();

@@ -27,16 +27,16 @@ use crate::startup::Opened;
 use runtime::command::Command;
 use runtime::{open_files, panics, state_versions, stderr, threads};
 
-/// Run the daemon until SIGTERM or SIGINT, then complete all commands in flight and exit with status 0.
+/// Run the daemon until SIGTERM or SIGINT.
 ///
-/// Refuses promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the configuration file as
-/// it is then.
+/// At the end it completes all commands in flight and exits with status 0. It refuses promises that the drive can't
+/// keep, unless they are overcommitted. SIGHUP applies the changed configuration file.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Print what is served as one line of JSON instead of text.
+    /// Print the served drives and disks as one line of JSON instead of text.
     #[arg(long)]
     json: bool,
 
@@ -49,11 +49,11 @@ pub struct Args {
     #[arg(long)]
     no_keeper: bool,
 
-    /// Have new disks take the place of what this drive holds, although no layout file describes that. Destroys it.
+    /// Overwrite this drive, although it has data that no layout file describes. DESTROYS THAT DATA.
     #[arg(long, value_name = "DRIVE")]
     discard_content: Vec<String>,
 
-    /// Least level of log messages: off, error, warn or info. Debug and trace are the same as info.
+    /// Lowest level of log messages: off, error, warn or info. Debug and trace mean info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
 
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
     drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
     let opened = opened.with_helper(start_ublk_helper(args)?);
     let manager =
-        Manager::find().context("can't reach the service manager at NOTIFY_SOCKET; unset it to do without")?;
+        Manager::find().context("can't reach the service manager at NOTIFY_SOCKET; unset it to start without")?;
     let opened = opened.with_manager(manager);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
     confine(args, &opened)?;
     let survivor = confine::leave_memory_to_a_survivor();
     if let Err(error) = &survivor {
-        tracing::warn!("no process takes its memory over when it ends, which takes longer then: {error}");
+        tracing::warn!("no process can take over the daemon's memory at its end, which then takes longer: {error}");
     }
     // Not before: a thread keeps the rights that it was started with.
     log_writer.start().context("can't start the log")?;
@@ -142,11 +142,11 @@ pub fn run(args: &Args) -> Result<()> {
             return;
         }
         if let Err(error) = announce(&drives, as_json) {
-            tracing::warn!("can't print what is served: {error:#}");
+            tracing::warn!("can't print the served disks: {error:#}");
         }
     };
     if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(announce) {
-        tracing::warn!("can't print what is served: {error}");
+        tracing::warn!("can't print the served disks: {error}");
     }
     threads::enter(ThreadKind::Main);
     let signal = signals.forever().find(|signal| {
@@ -156,12 +156,12 @@ pub fn run(args: &Args) -> Result<()> {
         *signal != SIGHUP
     });
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
-    tracing::info!("{name}: completing what is in flight");
+    tracing::info!("{name}: completing commands in flight");
     let lost = daemon.stop();
     log.flush();
     match lost {
         0 => Ok(()),
-        lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
+        lost => bail!("the drive never answered {lost} commands; their data may or may not be written"),
     }
 }
 
@@ -203,7 +203,7 @@ fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>
     let Some(path) = path.filter(|_| !args.no_keeper) else { return Ok(None) };
     let waits = || {
         let at = path.display();
-        let line = format!("the keeper at {at} serves another daemon, or nobody: waiting for it, 10 s at most");
+        let line = format!("the keeper at {at} serves another daemon or does not answer: waiting for it, 10 s at most");
         (log::sink())(Level::Info.of_daemon(), &line);
     };
     let keeper = Keeper::connect(&path, waits)?;
@@ -260,7 +260,7 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
     confine::hide_memory().context("can't hide the daemon's memory")?;
     match confine::fence(&opened.directories(), opened.readable()).context("can't fence the daemon in with Landlock")? {
         Fence::Whole => {}
-        Fence::Partial => tracing::info!("an older kernel: Landlock keeps the daemon from less than it could"),
+        Fence::Partial => tracing::info!("this kernel is older, and its Landlock restricts the daemon less"),
         Fence::None => tracing::warn!(
             "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): the daemon could open any file that \
              its user may"
@@ -302,8 +302,7 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
         writeln!(
             out,
-            "don't migrate such a VM: QEMU does it without a word to us, and the disk's state is lost; this \
-             blocks it:\n  {}",
+            "don't migrate such a VM: QEMU does not tell the daemon, and disk state is lost; this blocks it:\n  {}",
             NO_MIGRATION.join(" ")
         )?;
     }

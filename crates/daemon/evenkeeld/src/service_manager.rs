@@ -143,7 +143,7 @@ fn in_words(notice: &Notice) -> String {
             let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
             format!("RELOADING=1\nMONOTONIC_USEC={usec}")
         }
-        Notice::Stopping => "STOPPING=1\nSTATUS=Completing what is in flight".to_owned(),
+        Notice::Stopping => "STOPPING=1\nSTATUS=Completing commands in flight".to_owned(),
         Notice::Status(text) => format!("STATUS={text}"),
     }
 }
@@ -171,7 +171,7 @@ impl Feeding {
             None => match self.told.take() {
                 None => "WATCHDOG=1".to_owned(),
                 Some(poller) => {
-                    tracing::info!("poller {poller} gets on again");
+                    tracing::info!("poller {poller} makes progress again");
                     format!("WATCHDOG=1\nSTATUS={status}")
                 }
             },

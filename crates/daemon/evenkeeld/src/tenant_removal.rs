@@ -69,7 +69,7 @@ impl ServedDrive {
             }
         }
         if let Some(Live { tenant, .. }) = self.forget(id) {
-            (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
+            (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is no longer served", tenant.name));
             self.remove_directory_of(&tenant);
         }
         self.apply_or_warn(StateCommand::Left(id));
@@ -111,7 +111,7 @@ impl ServedDrive {
             return Ok(());
         }
         self.awaited.push(id);
-        Err(DiskError::new(Reason::StillLeaving, "its pollers have not let go of it yet", "ask again in a moment"))
+        Err(DiskError::new(Reason::StillLeaving, "its pollers have not released it yet", "ask again in a moment"))
     }
 
     /// Forgets a tenant that its pollers have let go of and that is to be served again.
@@ -129,7 +129,7 @@ impl ServedDrive {
         for tenant in off.into_iter().filter_map(|id| self.put_away(id)).collect::<Vec<_>>() {
             let name = tenant.name.clone();
             if let Err(error) = self.serve_placed(tenant, &config) {
-                let line = format!("{name}: it is served no more: {error:#}");
+                let line = format!("{name}: it is no longer served: {error:#}");
                 (self.around.sink)(Level::Warn.of_tenant(&name), &line);
             }
         }
@@ -174,7 +174,7 @@ impl ServedDrive {
     pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, DiskError> {
         let name = tenant.name.clone();
         if self.is_attached(id) {
-            let title = format!("{name:?} is attached to a client, and how it is reached can't change meanwhile");
+            let title = format!("{name:?} is attached to a client, and its front end can't change meanwhile");
             return Err(DiskError::new(
                 Reason::Attached,
                 title,
@@ -182,8 +182,12 @@ impl ServedDrive {
             ));
         }
         if !self.is_free(id) {
-            let title = format!("{name:?} is being zeroed, and how it is reached can't change meanwhile");
-            return Err(DiskError::new(Reason::Zeroing, title, "ask again once `evenkeel operations` has it no more"));
+            let title = format!("{name:?} is being zeroed, and its front end can't change meanwhile");
+            return Err(DiskError::new(
+                Reason::Zeroing,
+                title,
+                "ask again once `evenkeel operations` lists it no more",
+            ));
         }
         self.pollers.check_cpus(&tenant)?;
         self.take_off_first(id)?;
@@ -191,13 +195,13 @@ impl ServedDrive {
         let before = self.state.shared_config();
         self.serve_placed(tenant, config).map_err(|error| match self.serve_placed(old, &before) {
             Ok(_) => {
-                let title = format!("{name:?} can't be served so: {error:#}");
+                let title = format!("{name:?} can't be served with these settings: {error:#}");
                 DiskError::new(Reason::NotServable, title, "change that; it is served as before")
             }
             Err(again) => {
-                let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");
+                let why = format!("{name:?} is no longer served: {error:#}; nor as before: {again:#}");
                 (self.around.sink)(Level::Warn.of_tenant(&name), &why);
-                DiskError::new(Reason::Failed, why, "start the daemon again to have it served")
+                DiskError::new(Reason::Failed, why, "start the daemon again to serve it")
             }
         })
     }

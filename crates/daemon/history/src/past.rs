@@ -80,7 +80,7 @@ impl fmt::Display for Flaw {
                 write!(f, "{intervals} summaries are stamped later than now: the clock was ahead; they are not used")
             }
             Self::SetBack { intervals } => {
-                let why = "the clock was set back, and their time came again";
+                let why = "the clock was set back, so their time repeats";
                 write!(f, "{intervals} summaries are not used: {why}")
             }
         }

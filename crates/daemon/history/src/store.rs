@@ -63,7 +63,7 @@ impl Store {
         }
         let lock = writable(&directory.join("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-            Errno::WOULDBLOCK => io::Error::other("another daemon keeps its summaries there; give each its state_dir"),
+            Errno::WOULDBLOCK => io::Error::other("another daemon keeps its summaries there; use another state_dir"),
             errno => errno.into(),
         })?;
         let last = files::numbers(directory)?.last().copied();

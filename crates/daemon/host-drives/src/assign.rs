@@ -33,7 +33,7 @@ impl Host {
         let before = self.drive(address)?;
         let known = self.assignments.find_at(address);
         if let Some(moved) = known.as_ref().filter(|known| known.address != address.to_string()) {
-            let what = format!("{address} was assigned as {}, and holds what a VM left there", moved.address);
+            let what = format!("{address} was assigned as {}, and still holds a VM's data", moved.address);
             return Err(Refused::new("assigned", what, format!("wipe it first: evenkeel drive return {address}")));
         }
         if dry_run {
@@ -85,7 +85,7 @@ impl Host {
         let lock = self.lock()?;
         let Some(assignment) = self.assignments.find_at(address) else { return Err(not_assigned(address)) };
         let before = self.drive(address).map_err(|mut gone| {
-            gone.remedy = format!("put it in again; if it is gone for good: evenkeel drive return {address} --forget");
+            gone.remedy = format!("plug it in again; if it is lost: evenkeel drive return {address} --forget");
             gone
         })?;
         // Written anew, it can be removed once the drive is wiped.
@@ -136,7 +136,7 @@ impl Host {
             };
             let is_at_its_place = there.address == address && assignment.is_of(serial.as_deref()) != Some(false);
             if is_at_its_place || assignment.is_of(serial.as_deref()) == Some(true) {
-                let what = format!("{} is there, with what the VM left on it", there.address);
+                let what = format!("{} is there, with the VM's data on it", there.address);
                 let remedy = match assignment.is_function {
                     true => format!(
                         "make its virtual functions again (evenkeel drive vfs), then: evenkeel drive return {address}"
@@ -152,8 +152,8 @@ impl Host {
     /// The daemon's disks would be the VM's to overwrite.
     fn refuse_layouts(&self, address: PciAddress, claimed: &Claimed) -> Result<(), Refused> {
         let Some(layout) = config::layout_of_nvme(&claimed.serial, &claimed.names) else { return Ok(()) };
-        let what = format!("{address} has the daemon's disks: {} says whose", layout.display());
-        let remedy = "delete them first (`evenkeel disk delete`), or remove that file if nobody needs what is there";
+        let what = format!("{address} has the daemon's disks, listed in {}", layout.display());
+        let remedy = "delete them first (`evenkeel disk delete`), or remove that file if its data is not needed";
         Err(Refused::new("has-tenants", what, remedy))
     }
 
@@ -201,12 +201,12 @@ impl Host {
 }
 
 fn not_assigned(address: PciAddress) -> Refused {
-    Refused::new("not-assigned", format!("{address} is assigned to no VM"), "nothing is to be done")
+    Refused::new("not-assigned", format!("{address} is assigned to no VM"), "there is nothing to do")
 }
 
 fn another(address: PciAddress, serial: &str, assignment: &Assignment) -> Refused {
     let what = format!("{address} is another drive ({serial}) than was assigned ({})", assignment.serial);
-    let remedy = format!("put the other in again; if it is gone for good: evenkeel drive return {address} --forget");
+    let remedy = format!("plug the other in again; if it is lost: evenkeel drive return {address} --forget");
     Refused::new("another-drive", what, remedy)
 }
 

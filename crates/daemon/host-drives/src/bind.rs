@@ -117,7 +117,7 @@ impl Host {
     pub(crate) fn lock(&self) -> Result<File, Refused> {
         self.assignments.lock().map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => {
-                let what = "another `evenkeel drive` changes who has which drive";
+                let what = "another `evenkeel drive` command is changing drives";
                 Refused::new("busy", what, "wait for it, or answer what it asks")
             }
             _ => Refused::new("not-locked", format!("can't lock the drives' records: {error}"), "run this as root"),
@@ -135,7 +135,7 @@ impl Host {
     fn may_claim(&self, drive: &NvmeDevice) -> Result<(), Refused> {
         let address = drive.address;
         if let Some(other) = drive.driver.as_deref().filter(|driver| *driver != NVME) {
-            let what = format!("{address} is bound to {other}: somebody else gave it away");
+            let what = format!("{address} is bound to {other}: another program did that");
             return Err(Refused::new("bound-elsewhere", what, format!("unbind it from {other} first")));
         }
         if let Function::Physical(functions) = &drive.function

@@ -9,12 +9,12 @@ use confine::Walls;
 
 /// The text of --help, also printed after a wrong argument.
 pub const HELP: &str = "\
-Keeps evenkeeld's clients connected while the daemon ends and is started again
+Keeps evenkeeld's clients connected during a restart of the daemon
 
 Usage: evenkeel-keeper [OPTIONS] SOCKET
 
 Arguments:
-  SOCKET  Unix socket to create, at which the daemon finds the keeper
+  SOCKET  Unix socket to create, on which the keeper listens for the daemon
 
 Options:
       --give-up-after SECONDS  Disconnect clients that wait this long for a daemon; 0: never [default: 7200]
@@ -101,11 +101,11 @@ impl Args {
                     return Ok(Self::CanResume { version: number(option)?, unconfined });
                 }
                 option if option.starts_with('-') => return Err(format!("there is no option {option}")),
-                _ if socket.is_some() => return Err(format!("one socket is enough; what is {text} for?")),
+                _ if socket.is_some() => return Err(format!("give one socket only, without {text}")),
                 _ => socket = Some(PathBuf::from(argument)),
             }
         }
-        let socket = socket.ok_or("where is the socket to be? evenkeel-keeper SOCKET")?;
+        let socket = socket.ok_or("the socket's path is missing: evenkeel-keeper SOCKET")?;
         Ok(Self::Keep(Options { socket, give_up_after, unconfined, resume }))
     }
 }
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (arguments, wrong) in [
-            (&[][..], "where is the socket"),
-            (&["/a", "/b"], "what is /b for"),
+            (&[][..], "the socket's path"),
+            (&["/a", "/b"], "without /b"),
             (&["/a", "--give-up-after"], "a number of seconds"),
             (&["/a", "--give-up-after", "soon"], "not \"soon\""),
         ] {

@@ -125,8 +125,8 @@ impl Control {
             Ok(peer) if peer.uid.is_root() || peer.uid == geteuid() => {
                 self.daemon = Some(Daemon { socket, is_known: false });
             }
-            Ok(peer) => line(&format!("process {} of user {} may not be a daemon here", peer.pid, peer.uid.as_raw())),
-            Err(errno) => line(&format!("who wants to be the daemon can't be told: {errno}")),
+            Ok(peer) => line(&format!("process {} of user {} may not use this keeper", peer.pid, peer.uid.as_raw())),
+            Err(errno) => line(&format!("can't find out which process connects: {errno}")),
         }
     }
 
@@ -145,7 +145,7 @@ impl Control {
             Ok(Received::End) | Err(_) => return self.lose_daemon(),
         };
         let Some((answer, fds)) = answer else {
-            line("the daemon asks for what makes no sense; it is not served any more");
+            line("the daemon sent an invalid request; its connection is closed");
             return self.lose_daemon();
         };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -171,7 +171,7 @@ impl Control {
 
     fn lose_daemon(&mut self) {
         if self.daemon.take().is_some_and(|daemon| daemon.is_known) {
-            line("the daemon is gone");
+            line("the daemon disconnected");
             if let Some(store) = &self.common.store {
                 store.remove(DAEMON);
             }
@@ -209,11 +209,11 @@ impl Control {
 
     fn keep(&mut self, name: &str, framing: Framing, mut fds: Vec<OwnedFd>) -> std::io::Result<Reply> {
         if fds.is_empty() || fds.len() > 1 + MAX_KEPT_FDS {
-            return Ok(refused(&format!("{name}: a listening socket belongs to it, and some memory")));
+            return Ok(refused(&format!("{name}: it needs a listening socket and some memory")));
         }
         let memory = fds.split_off(1);
         let Some(listener) = fds.pop().filter(listens) else {
-            return Ok(refused(&format!("{name}: its first descriptor is to be a Unix stream socket that listens")));
+            return Ok(refused(&format!("{name}: its first descriptor must be a listening Unix stream socket")));
         };
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let given = Given { framing, listener, memory, channel: ours };
@@ -252,9 +252,7 @@ fn forget(devices: Vec<(String, Device)>) -> Reply {
         return (Answer::Done, Vec::new());
     }
     let hanging = hanging.join(", ");
-    refused(&format!(
-        "{hanging}: forgotten, but what its client left takes long to be closed; its memory is still held"
-    ))
+    refused(&format!("{hanging}: forgotten, but closing its client's descriptors takes long; its memory is still held"))
 }
 
 /// Waits for all of them together; which have ended.

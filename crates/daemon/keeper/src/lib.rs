@@ -84,7 +84,7 @@ pub enum Error {
     InUse(String),
     #[error("{0}")]
     Socket(BindError),
-    #[error("what the program before this one had can't be gone on with: its clients are lost")]
+    #[error("the former keeper's state can't be taken over: its clients are lost")]
     NotResumed,
     #[error("can't {what}: {error}")]
     Os { what: &'static str, error: std::io::Error },
@@ -164,7 +164,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
     let stored = if saved.is_none() { manager::stored() } else { Vec::new() };
     let Begun { signals, mut program, manager, store } = Begun::begin(options.unconfined)?;
     if options.unconfined {
-        line("--unconfined: no system call filters; debuggers and core dumps see what it has of clients");
+        line("--unconfined: no system call filters; debuggers and core dumps see clients' data");
     }
     // That of the program before this one ends with it.
     let gate = start_gate(options.unconfined, saved.is_some())
@@ -199,7 +199,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
             } else {
                 program.confine();
             }
-            line(&format!("replaced; {} devices go on", devices.len()));
+            line(&format!("replaced; {} devices continue", devices.len()));
             (listener, daemon, devices)
         }
     };

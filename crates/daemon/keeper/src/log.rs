@@ -50,7 +50,7 @@ impl Log {
             line(&format!("{}: {text}", self.name));
         } else if !self.is_silent {
             self.is_silent = true;
-            line(&format!("{}: says too much; some of it is left out", self.name));
+            line(&format!("{}: too many messages; some are left out", self.name));
         }
     }
 

@@ -72,7 +72,7 @@ impl Program {
             went
         });
         let Err(why) = tried;
-        line(&format!("not replaced: {why}; this one goes on"));
+        line(&format!("not replaced: {why}; this keeper continues"));
     }
 
     /// Asks the program in the file whether it could.
@@ -92,7 +92,7 @@ impl Program {
         }
         match child.wait() {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{path} can't go on with what this one has ({status})")),
+            Ok(status) => Err(format!("{path} can't take over this keeper's state ({status})")),
             Err(error) => Err(format!("{path} can't be tried: {error}")),
         }
     }
@@ -103,7 +103,7 @@ impl Program {
         // A thread that hangs there is ended by nothing, and executing a program would wait for it for ever.
         let is_closing = |device: &Device| !device.has_closed(closed_until.saturating_sub(now()));
         if let Some((name, _)) = control.devices.iter().find(|(_, device)| is_closing(device)) {
-            return Err(format!("{name} is still closing what its client left"));
+            return Err(format!("{name} is still closing its former client's descriptors"));
         }
         let mut held: Vec<(&str, Held<'_>)> = Vec::new();
         for (name, device) in &control.devices {
@@ -113,7 +113,7 @@ impl Program {
         let (mut carried, mut rest) = (Carried::default(), Writer::default());
         self.save(control, &held, &mut rest, &mut carried);
         let saved = finish(&carried, rest);
-        let file = memory(&saved).map_err(|error| format!("no memory for what is to be gone on with: {error}"))?;
+        let file = memory(&saved).map_err(|error| format!("no memory for the state to hand over: {error}"))?;
         carried.0.push(file.as_fd());
         let is_kept_open = carried.0.iter().all(|fd| fcntl_setfd(fd, FdFlags::empty()).is_ok());
         let went = if is_kept_open { self.execute(&file) } else { Err("a descriptor can't be kept open".into()) };

@@ -44,7 +44,7 @@ impl Stored {
             }
         }
         if !this.devices.is_empty() {
-            line(&format!("the one before was killed; {} devices go on", this.devices.len()));
+            line(&format!("the former keeper was killed; {} devices continue", this.devices.len()));
         }
         this
     }
@@ -69,7 +69,7 @@ fn device(
         Device::restore_stored(file, &mut take, common)
     });
     if device.is_none() {
-        line(&format!("what was kept as {word} can't be gone on with"));
+        line(&format!("the state kept as {word} can't be taken over"));
         store.remove(word);
         taken.into_iter().for_each(|raw| store.forget(raw));
     }

@@ -107,7 +107,7 @@ impl LayoutError {
                  value, move it away"
             }
             Self::Io { .. } => "check the directory's owner, mode and free space",
-            Self::WouldLose { .. } => "start the daemon again, so that the file is read afresh; nothing was written",
+            Self::WouldLose { .. } => "start the daemon again, so that the file is read again; nothing was written",
             Self::Wrong { .. } => "please report this, with the layout file; nothing was written",
             Self::NoSuchTenant { .. } => "name a tenant of the configuration, and 512 or 4096",
         }

@@ -155,7 +155,7 @@ impl Layout {
     /// them at once where they are clean; or once they are zeroed ([`Placement::grows_from_bytes`]).
     ///
     /// # Errors
-    /// So much more could be had.
+    /// So much more is available.
     pub fn grow(&mut self, name: &str, bytes: u64) -> Result<(), u64> {
         let free = self.free();
         let Some(placement) = self.find(name) else { return Err(0) };

@@ -216,18 +216,18 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
     }
     if !is_as_last_served(now, before) {
         let what = format!(
-            "{} is not the image that was served last, but a copy of it that is older or has lost its extended \
-             attributes, or another one: its tenants could see data of others",
+            "{} is not the image that was served last, but another one, an older copy, or a \
+             copy without extended attributes: its tenants could see data of others",
             now.path
         );
-        let remedy = "put back the layout file that was saved with it; or, if nothing was served since it was copied, \
+        let remedy = "restore the layout file saved with it; or, if nothing was served since the copy, \
                       remove the lines `id` and `start` from the layout file";
         found.add(About::Device, what, remedy);
         return;
     }
     if now.size_bytes < before.size_bytes {
         let what = format!("{} has {}, it had {} before", now.path, Size(now.size_bytes), Size(before.size_bytes));
-        let remedy = "give the drive its old size back; if it was shrunk on purpose behind the last tenant, write \
+        let remedy = "restore the drive's old size; if it was shrunk on purpose behind the last tenant, write \
                       the new size_bytes into the layout file";
         found.add(About::DeviceSize, what, remedy);
     } else if now.size_bytes > before.size_bytes {
@@ -260,7 +260,7 @@ fn keep(
             Ok(()) => changes.push(Change::Grown { name, from_bytes, to_bytes }),
             Err(most) => {
                 let what = format!(
-                    "no room for tenant {name:?} to grow from {recorded} to {}: {} more could be had",
+                    "no room for tenant {name:?} to grow from {recorded} to {}: {} more is available",
                     tenant.size,
                     Size(most - most % RANGE_STEP_BYTES)
                 );
@@ -348,7 +348,7 @@ fn free_place(
     }
     let most = space::most(&free);
     let what = format!(
-        "no room for tenant {:?} of {}: at most {} could be had",
+        "no room for tenant {:?} of {}: at most {} is available",
         tenant.name,
         tenant.size,
         Size(most - most % RANGE_STEP_BYTES)

@@ -30,18 +30,18 @@ pub struct EventLog {
 #[derive(Debug, Clone)]
 pub struct Happened {
     event: Event,
-    /// Other tenants whom its text names.
+    /// Other tenants that its text names.
     names: Vec<String>,
 }
 
 impl Happened {
-    /// For who sees all.
+    /// For clients that see all.
     pub fn in_full(self) -> Option<Event> {
         Some(self.event)
     }
 
-    /// For who sees these disks alone, and is to hear of nobody else: `None` if it is about others, and without its
-    /// text if that is about others too.
+    /// For clients that see these disks alone: `None` if the event is about other disks, and without its text if the
+    /// text names other disks too.
     pub fn within(mut self, disks: &[Disk]) -> Option<Event> {
         let is_own = |name: &String| disks.iter().any(|disk| disk.name == *name);
         let own = self.names.iter().filter(|name| is_own(name)).count();
@@ -136,7 +136,7 @@ impl EventLog {
         self.newest.subscribe()
     }
 
-    /// What came after a number, as far as `seen` lets it be told.
+    /// The events after a number, as far as `seen` allows.
     pub fn after(&self, since: u64, seen: impl Fn(Happened) -> Option<Event>) -> Events {
         let rings = self.rings();
         // A number of a daemon before, or of nobody.

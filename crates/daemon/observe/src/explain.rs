@@ -11,7 +11,7 @@ use crate::verdict::{A_LOT, VERY_STARVED};
 
 /// A tenant that waits for less than this fraction of a command's time is not limited by the policy.
 const WAITS: f64 = 0.1;
-/// A poller that moves commands in so much of the time does no more of them.
+/// A poller that is busy for this part of the time can't move more commands.
 const BUSY: f64 = 0.95;
 
 impl Foresight {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(held(0), None);
         assert_eq!(held(1).as_deref(), Some("the promise to \"db\""));
         assert_eq!(held(2).as_deref(), Some("its own limits"));
-        assert_eq!(held(3).as_deref(), Some("nothing: the drive has all that it asks for"));
+        assert_eq!(held(3).as_deref(), Some("nothing: the drive has all of its commands"));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(held(2, 40_000.0, 0.9, busy), "the host: its poller has no CPU time left");
         assert_eq!(held(2, 40_000.0, 0.9, starved), "the host: its poller had to wait for a CPU");
         assert_eq!(held(2, 40_000.0, 0.02, starved), "the host: its poller had to wait for a CPU");
-        assert_eq!(held(2, 40_000.0, 0.02, busy), "nothing: the drive has all that it asks for");
+        assert_eq!(held(2, 40_000.0, 0.02, busy), "nothing: the drive has all of its commands");
         // More CPU time would not help it.
         assert_eq!(held(3, 20_000.0, 0.9, starved), "its own limits");
     }

@@ -24,9 +24,9 @@ pub struct Observed {
     pub span: Nanos,
     /// Commands that completed meanwhile.
     pub commands: u64,
-    /// How long nobody had served what this daemon went on with meanwhile.
+    /// How long the tenant was without a daemon before this one took it over.
     pub outage: Nanos,
-    /// What is told of it.
+    /// The row to show.
     pub row: TenantRow,
     /// The measurement in the model's terms.
     pub measured: Measured,
@@ -43,7 +43,7 @@ struct Said {
     priority: Option<TenantPriority>,
     overcommit: bool,
     asks: planner::Tenant,
-    /// Nobody declared what it asks for.
+    /// Its load is not declared.
     assumed: bool,
 }
 
@@ -123,7 +123,7 @@ impl Foresight {
         self.probes.values()
     }
 
-    /// Another policy is in force: each tenant is to be [`set`](Self::set) again.
+    /// Another policy is in force: [`set`](Self::set) each tenant again.
     pub fn change_policy(&mut self, policy: PolicyConfig) {
         self.policy = policy;
     }
@@ -154,7 +154,7 @@ impl Foresight {
         self.tenants.values().find(|said| said.name == name).map(|said| said.labels.clone()).unwrap_or_default()
     }
 
-    /// What the tenant of that name is taken to ask for, and whether nobody declared it.
+    /// The load assumed for the tenant of that name, and whether it is undeclared.
     pub fn asks(&self, name: &str) -> Option<(&planner::Tenant, bool)> {
         self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
     }
@@ -190,7 +190,7 @@ impl Foresight {
         &self.forecasts
     }
 
-    /// Fills in what was said of a tenant. `false`: it left.
+    /// Fills in a tenant's forecast. `false`: it left.
     pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
         let Some(said) = self.tenants.get(&id) else { return false };
         row.name.clone_from(&said.name);

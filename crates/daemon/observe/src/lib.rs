@@ -1,6 +1,6 @@
 //! What tenants get, read from their probes: figures, verdicts, causes, history.
 //!
-//! Everything here reads; nothing changes what is served. The daemon hands out a [`DriveView`] of each drive.
+//! Everything here only reads. The daemon hands out a [`DriveView`] of each drive.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | `cpu_waits` | what pollers spend of their CPUs, and how long they wait for them |
 //! | `events` | the event log |
 //! | `snapshot` | what tenants and pollers did over a span |
-//! | `foresight` | what was said of tenants beforehand, held against what they do |
+//! | `foresight` | forecasts of tenants, compared with their measurements |
 //! | `explain` | what a promise costs others, and what limits best-effort tenants |
 //! | `verdict` | the one judgement of a promise: kept or broken, by what, and what would help |
 //! | `blame` | the cause of a broken promise over a span of the probes |
@@ -69,6 +69,6 @@ pub trait Daemon: Send + 'static {
     fn declared(&self) -> Option<BTreeSet<String>>;
     /// The names of tenants whose promises fail have changed.
     fn tell_broken(&self, names: Vec<String>);
-    /// What a thread does first: it confines itself to what it is there for.
+    /// A thread's first action: it confines itself to the system calls that it needs.
     fn begin(&self, kind: ThreadKind);
 }

@@ -17,7 +17,7 @@ const SILENCE: Nanos = Nanos(60_000_000_000);
 /// Periods in a row without fault after which a promise counts as kept again.
 const GOOD_PERIODS: u32 = 3;
 
-/// What was told of each tenant.
+/// The last report of each tenant.
 pub struct PromiseEvents {
     told: HashMap<TenantId, Told>,
     sink: Sink,
@@ -25,12 +25,12 @@ pub struct PromiseEvents {
 }
 
 impl PromiseEvents {
-    /// Nothing was told yet.
+    /// No report yet.
     pub fn new(sink: Sink, events: Arc<EventLog>) -> Self {
         Self { told: HashMap::new(), sink, events }
     }
 
-    /// Whether the tenant's promise fails, as far as it was told.
+    /// Whether the tenant's promise fails, by the last report.
     pub fn is_broken(&self, tenant: TenantId) -> bool {
         self.told.get(&tenant).is_some_and(|told| told.fails)
     }
@@ -98,7 +98,7 @@ struct Told {
     fails: bool,
     good_periods: u32,
     silent_until: Nanos,
-    /// That it fails was not told a period ago, since a forecast was missing.
+    /// The failure was not reported a period ago, since a forecast was missing.
     was_put_off: bool,
     /// The time until which no further line about failed commands is logged.
     errors_silent_until: Nanos,
@@ -114,7 +114,7 @@ impl Told {
         is_news
     }
 
-    /// Whether the failure that turned up now is told in the next period: once.
+    /// Whether the failure found now is reported in the next period: once.
     fn put_off(&mut self) -> bool {
         self.was_put_off = !self.was_put_off;
         if self.was_put_off {

@@ -59,13 +59,13 @@ impl Counted {
 
 /// The marks of all drives.
 pub struct DriveMarks {
-    /// Of a drive that came since: when nobody was there yet.
+    /// Of a drive added since: before it had tenants.
     nothing: Mark,
     of: HashMap<Arc<str>, Mark>,
 }
 
 impl DriveMarks {
-    /// A time when nobody was there yet.
+    /// A time before any tenant.
     pub fn of_nobody(at: Nanos) -> Self {
         Self { nothing: Mark::of_nobody(at), of: HashMap::new() }
     }
@@ -106,7 +106,7 @@ impl Marks {
         Self { drives, pollers: pollers.map(|it| (it.poller(), it.counts())).collect() }
     }
 
-    /// The start of everything, when nobody was there yet.
+    /// The start, before any tenant.
     pub fn start() -> Self {
         Self { drives: DriveMarks::of_nobody(Nanos(0)), pollers: HashMap::new() }
     }
@@ -163,12 +163,12 @@ impl Mark {
         *self = Self { at, cpu: PollersMark::now(board, at), tenants };
     }
 
-    /// A time when nobody was there yet.
+    /// A time before any tenant.
     pub fn of_nobody(at: Nanos) -> Self {
         Self { at, cpu: PollersMark::of_none(at), tenants: BTreeMap::new() }
     }
 
-    /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
+    /// What happened from the mark until `now`: measurements, forecasts, and the causes of lateness.
     fn until(&self, now: Nanos, drive: &DriveView, cpu: &CpuUse, usuals: &Usuals) -> Vec<TenantRow> {
         let foresight = &drive.foresight;
         let mut observed = self.measure(now, foresight);

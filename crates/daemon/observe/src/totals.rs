@@ -57,10 +57,10 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Goes on with what the file has. One that can't be used is told of, and all begins anew.
+    /// Continues with the file's counts. A file that can't be used is reported, and all counts start at 0.
     pub fn open(path: PathBuf, sink: Sink) -> Self {
         let earlier = read(&path).unwrap_or_else(|error| {
-            let line = format!("{}: {error}; the counters of /metrics begin anew", path.display());
+            let line = format!("{}: {error}; the counters of /metrics restart at 0", path.display());
             sink(Level::Warn.of_daemon(), &line);
             ByDrive::default()
         });
@@ -82,7 +82,7 @@ impl Ledger {
         known.total.clone()
     }
 
-    /// Records what was read, before it is shown. A tenant that was not read since the last record has left.
+    /// Records readings before they are shown. A tenant without a reading since the last record has left.
     pub fn record(&mut self) {
         self.known.retain(|_, known| std::mem::take(&mut known.is_seen));
         let mut drives = ByDrive::new();
@@ -96,13 +96,13 @@ impl Ledger {
         if let Err(error) = &written
             && !self.is_in_trouble
         {
-            let line = format!("{}: {error}; if the daemon dies, /metrics counts anew", self.path.display());
+            let line = format!("{}: {error}; if the daemon dies, /metrics restarts at 0", self.path.display());
             (self.sink)(Level::Warn.of_daemon(), &line);
         }
         self.is_in_trouble = written.is_err();
     }
 
-    /// The last record of a daemon that ends, whose tenants nobody serves any more.
+    /// The last record of a daemon that ends, after all its tenants have left.
     pub fn record_last(&mut self, tenants: &[Served]) {
         for Served { drive, name, probes } in tenants {
             self.total(drive, name, probes);

@@ -38,12 +38,12 @@ pub struct Verdicts {
     judged: Judged,
     usuals: Usuals,
     events: PromiseEvents,
-    /// Names of tenants whose promises fail, as the daemon was told.
+    /// Names of tenants whose promises fail, as reported to the daemon.
     broken: Vec<String>,
 }
 
 impl Verdicts {
-    /// No verdict yet. Turns are told to `sink` and `events`.
+    /// No verdict yet. Changes of verdicts are reported to `sink` and `events`.
     pub fn new(clock: Clock, sink: Sink, events: Arc<EventLog>) -> Self {
         let (marks, events) = (DriveMarks::of_nobody(clock.now()), PromiseEvents::new(sink, events));
         let (judged, usuals) = Default::default();

@@ -221,7 +221,7 @@ impl<'a> Assessment<'a> {
     fn problem(&self, Broken { tenant, kind, promised }: &Broken) -> Problem {
         let name = &self.config.tenants[*tenant].name;
         let what = format!("tenant {name:?} can't be promised {promised}");
-        let remedy = format!("{}; or serve {name:?} all the same with overcommit = true", self.remedy(*tenant, *kind));
+        let remedy = format!("{}; or serve {name:?} anyway with overcommit = true", self.remedy(*tenant, *kind));
         self.config.promise_problem(*tenant, what, remedy)
     }
 
@@ -263,11 +263,9 @@ impl<'a> Assessment<'a> {
     fn breaks(&mut self, tenant: usize, kind: Kind, promised: String) {
         let Some(asked) = self.config.tenants.get(tenant) else { return };
         let served_as = match () {
-            () if asked.overcommit => {
-                Some(("can't be promised", "it is served all the same, as overcommit = true says"))
-            }
+            () if asked.overcommit => Some(("can't be promised", "it is served anyway, as overcommit = true says")),
             () if self.stands[tenant] && self.is_near(tenant, kind) => {
-                Some(("was promised", "it stands: so little is within what forecasts can tell"))
+                Some(("was promised", "it stands: the difference is within the forecasts' accuracy"))
             }
             () => None,
         };
@@ -406,7 +404,7 @@ mod tests {
     fn overcommit_admits_with_a_warning() {
         let (config, admission) = assess(&model("passthrough", "latency_target = \"20us\"\novercommit = true", ""));
         assert!(admission.promises[0].overcommitted && admission.promises[0].verdict == "not kept");
-        assert!(admission.warnings[0].remedy.contains("served all the same"), "{admission:?}");
+        assert!(admission.warnings[0].remedy.contains("served anyway"), "{admission:?}");
         admission.refuse(&config).expect("admitted");
     }
 
@@ -506,7 +504,7 @@ mod tests {
             "{lone}"
         );
         let held = told("min_iops = \"20k\"\nrw_bandwidth = \"10MiB/s\"");
-        assert!(held.contains("its own limits let through 2560") && held.contains("[tenant.demand]"), "{held}");
+        assert!(held.contains("its own limits allow 2560") && held.contains("[tenant.demand]"), "{held}");
         // What is advised is admitted.
         let most = lone.split_once("write min_iops = \"").and_then(|(_, rest)| rest.split_once('"')).expect("a rate").0;
         let floor = format!("min_iops = \"{most}\"\n[tenant.demand]\nrw = \"randread\"\niodepth = 1");

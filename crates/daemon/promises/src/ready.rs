@@ -101,7 +101,7 @@ pub fn refuse_queues(config: &Config) -> Result<(), ConfigErrors> {
 
 fn may_be_there(name: &str) -> Problem {
     let what = format!("tenant {name:?} is on no drive that is there, and is not served: its data may be on another");
-    Problem { place: None, what, remedy: "have all drives there, or name its drive".to_owned() }
+    Problem { place: None, what, remedy: "make all drives available, or name its drive".to_owned() }
 }
 
 /// # Errors

@@ -35,17 +35,17 @@ pub fn floor(floor: &FloorForecast, tenant: &Tenant) -> String {
     let got = rate(floor.got_iops);
     let asked = rate(floor.asked_iops) + if is_bytes { "" } else { " commands a second" };
     match floor.obstacle {
-        FloorObstacle::None => format!("{asked} fit beside all that others were promised"),
-        FloorObstacle::Limits => format!("of {asked} its own limits let through {got}"),
+        FloorObstacle::None => format!("{asked} fit beside all other promises"),
+        FloorObstacle::Limits => format!("its own limits allow {got} of {asked}"),
         FloorObstacle::Depth { depth, alone_iops } => {
             let alone = rate(alone_iops);
-            format!("of {asked} it does {alone} with {}, even alone on the drive", commands(depth))
+            format!("it reaches {alone} of {asked} with {}, even alone on the drive", commands(depth))
         }
         FloorObstacle::DepthBeside { depth } => {
-            format!("of {asked} it does {got} with {} beside what others were promised", commands(depth))
+            format!("it reaches {got} of {asked} with {} beside the other promises", commands(depth))
         }
         FloorObstacle::DriveAlone { alone_iops } => {
-            format!("of {asked} the drive does {}, even for it alone", rate(alone_iops))
+            format!("the drive gives {} of {asked}, even to it alone", rate(alone_iops))
         }
         FloorObstacle::Others => {
             let percent = (floor.got_iops / floor.asked_iops * 100.0).floor();

@@ -22,7 +22,7 @@ use crate::{panics, threads};
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
-/// What the API asks of the owner.
+/// The API's requests to the owner.
 pub enum DiskCommand {
     /// All disks, or those whose sockets are a user's.
     List(Option<u32>, Reply<Vec<Disk>>),
@@ -34,7 +34,7 @@ pub enum DiskCommand {
     Attach(String, Attach, Reply<Result<Disk, DiskError>>),
     /// It leaves that tenant; answered once it has.
     Detach(String, String, Reply<Result<Disk, DiskError>>),
-    /// It goes, and what it leaves is wiped.
+    /// Delete it and wipe its data.
     Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
     /// What goes on by itself.
     Operations(Reply<Vec<Operation>>),
@@ -54,7 +54,7 @@ pub enum DiskCommand {
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
-    /// What the API asks for.
+    /// A request of the API.
     Disk(DiskCommand),
     /// Read the own configuration file again, and apply it.
     Reread,
@@ -76,7 +76,7 @@ pub enum Command {
     PromisesBroken(Vec<String>),
     /// What is said of the tenants that are there now, of each drive.
     Describe(Sender<Vec<DriveView>>),
-    /// Complete what is in flight and end; answered with the commands that drives never answered.
+    /// Complete commands in flight and end; answered with the number of commands that drives never answered.
     Stop(Sender<u32>),
 }
 
@@ -120,7 +120,7 @@ impl Handle {
         self.ask(Command::Describe)
     }
 
-    /// What the API asks for, and the answer.
+    /// A request of the API, and the answer.
     ///
     /// # Errors
     /// The daemon has ended.

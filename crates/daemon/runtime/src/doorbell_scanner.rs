@@ -75,7 +75,7 @@ struct Sleepers {
 }
 
 impl Sleepers {
-    /// Looks at whom it is time for, and says when the next one is due.
+    /// Looks at the pollers that are due, and returns when the next one is due.
     fn look(&mut self, now: Nanos) -> Option<Nanos> {
         self.of.iter_mut().for_each(|sleeper| sleeper.look(now));
         self.wakes = self.of.iter().map(|sleeper| sleeper.looked + sleeper.period(now)).min();

@@ -65,7 +65,7 @@ pub trait AnyDrive: Send {
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)>;
 }
 
-/// A poller that is to be opened.
+/// A poller to open.
 pub struct Opening<'a> {
     /// Which of the daemon's; given once.
     pub number: usize,

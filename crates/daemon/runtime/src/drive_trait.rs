@@ -86,7 +86,7 @@ pub trait ZeroRange: Send {
     /// The drive's; part of it may be zeroed.
     fn zero(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<()>;
 
-    /// Makes what was zeroed durable.
+    /// Makes zeroed ranges durable.
     ///
     /// # Errors
     /// The drive's.

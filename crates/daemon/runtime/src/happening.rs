@@ -14,11 +14,11 @@ pub struct DriveId(pub u32);
 
 /// What a drive's pollers and threads tell of themselves.
 pub enum Happening {
-    /// A poller has let go of its part of a tenant.
+    /// A poller has released its part of a tenant.
     Left(TenantId),
     /// A guest formats one of its namespaces; the layout must remember, and then the guest's poller hears of it.
     Format(TenantId, FormatRecord),
-    /// A controller has let go of its namespace of that identifier.
+    /// A controller has released its namespace of that identifier.
     NamespaceLeft(TenantId, u32),
     /// How far the range of a new tenant is.
     Zeroed(Zeroed),
@@ -26,7 +26,7 @@ pub enum Happening {
     Wiped(WipeStep),
     /// What the wiper is to write of that range: pieces of the drive.
     Looked(Wiping, Vec<Range<u64>>),
-    /// A poller has let go of the wiper.
+    /// A poller has released the wiper.
     WiperLeft(TenantId),
     /// The drive itself tells what goes wrong with it.
     DriveFailing(String),
@@ -72,6 +72,6 @@ pub struct WipeStep {
 pub enum WipeError {
     /// The drive failed a command.
     Drive(DeviceError),
-    /// What was read back is not what was written.
+    /// The data read back is not the data written.
     Differs,
 }

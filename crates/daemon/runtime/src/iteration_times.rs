@@ -28,7 +28,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Of the poller of that number, in whose thread this is called.
+    /// Of the poller of that number; call it in that poller's thread.
     pub fn start(poller: usize, board: &Arc<Board>, inside: &Arc<Inside>, pulses: &Pulses, now: Nanos) -> Self {
         let iterations = Arc::new(Iterations::new(poller, Arc::clone(inside)));
         board.add_poller(Arc::clone(&iterations));

@@ -1,6 +1,6 @@
 //! The threads of the daemon that move commands, and how they and the owner talk.
 //!
-//! It knows nothing of HTTP, of TOML, or of what is promised to whom.
+//! It knows nothing of HTTP, TOML or promises.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | `drive`, `nvme_drive` | the back ends |
 //! | `zeroer` | zeroes ranges before a guest sees them |
 //! | `happening` | what these threads tell the owner |
-//! | `command` | what the owner is told, and where its answers go |
+//! | `command` | messages to the owner, and where its answers go |
 //! | `threads`, `panics`, `stderr`, `open_files` | what every thread needs |
 //! | `state_versions` | the versions of the state that is left for the next daemon |
 

@@ -41,7 +41,7 @@ impl<D: PciDevice> Clone for ServedNvme<D> {
 /// It can't be driven; what the operator can do about it is said.
 pub fn open(name: &str, address: &str, nsid: u32, command_timeout: Nanos) -> Result<ServedNvme<VfioDevice>> {
     let at = address.parse().map_err(|_| anyhow!("{address} is no PCI address"))?;
-    let device = VfioDevice::open(at).with_context(|| format!("drive {address} can't be had"))?;
+    let device = VfioDevice::open(at).with_context(|| format!("can't open drive {address}"))?;
     // It was looked at before; now nobody else can have it.
     if let Some((what, remedy)) = Assignments::of_this_host().refusal(at) {
         return Err(anyhow!("{what}; {remedy}"));
@@ -54,7 +54,7 @@ fn options(nsid: u32, command_timeout: Nanos) -> Options {
     Options { nsid, command_timeout: Duration::from_nanos(command_timeout.0) }
 }
 
-/// A drive that was handed over, and what it says of itself.
+/// A drive that was handed over, and its identification.
 pub struct SurveyedNvme {
     /// The drive, brought up.
     pub drive: ServedNvme<VfioDevice>,

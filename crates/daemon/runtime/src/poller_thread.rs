@@ -66,7 +66,7 @@ pub enum Message<S: FrontEnd> {
     Remove(TenantId, Box<dyn FnOnce() + Send>),
     /// Behave like this from now on.
     Behave(Behaviour),
-    /// Finish what is in flight and end.
+    /// Finish commands in flight and end.
     Drain,
 }
 
@@ -190,7 +190,7 @@ struct Runner<S: FrontEnd, B> {
     tenants: HashMap<TenantId, TenantSlot>,
     /// Tenants with orders that wait for commands in flight.
     unsettled: Vec<TenantSlot>,
-    /// Tenants that are to go, and whom to tell.
+    /// Tenants to release, and where to report that.
     leaving: Vec<(TenantId, Box<dyn FnOnce() + Send>)>,
     next_health: Nanos,
     /// When it last gave way.
@@ -315,7 +315,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         }
     }
 
-    /// Answers the orders whose wait is over, and lets go of who left.
+    /// Answers the orders whose wait is over, and releases tenants that left.
     fn settle(&mut self, now: Nanos) {
         let Self { unsettled, leaving, poller, tenants, .. } = self;
         unsettled.retain(|slot| {

@@ -90,7 +90,7 @@ impl PollerWaker {
         self.messages.load(Ordering::Relaxed) && self.messages.swap(false, Ordering::Acquire)
     }
 
-    /// For the poller: from now on it is to be woken. Look once more before [`PollerWaker::sleep`].
+    /// For the poller: wake it from now on. Look once more before [`PollerWaker::sleep`].
     pub fn prepare_to_sleep(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -141,7 +141,7 @@ impl Pollers {
         refused.map_or(Ok(()), |(what, remedy)| Err(DiskError::new(Reason::Invalid, what, remedy)))
     }
 
-    /// Opens the pollers that a configuration asks for. Returns the parts of each of its tenants.
+    /// Opens the pollers of a configuration. Returns the parts of each of its tenants.
     ///
     /// # Errors
     /// A poller can't be started; those before it run.
@@ -286,7 +286,7 @@ impl Pollers {
         });
     }
 
-    /// Closes the pollers that serve nobody, and with them their HWQs.
+    /// Closes the pollers without tenants, and with them their HWQs.
     pub fn close_unused(&mut self, config: &Config) {
         let unused: Vec<PollerId> =
             self.open.iter().filter(|(_, open)| open.serves.is_empty()).map(|(id, _)| *id).collect();
@@ -303,7 +303,7 @@ impl Pollers {
         }
     }
 
-    /// Has what is in flight everywhere completed.
+    /// Completes all commands in flight.
     pub fn begin_to_drain(&self) {
         self.open.values().for_each(|open| open.sender.send(Message::Drain));
     }

@@ -27,7 +27,7 @@ pub fn goes_on_with(theirs: &str) -> Result<(), String> {
         return Ok(());
     }
     let known = known.join(" and ");
-    Err(format!("what is known of its clients is of version {theirs:?}, and this program knows {known} alone"))
+    Err(format!("its clients' state is of version {theirs:?}, and this program only knows {known}"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Words on standard error that wait for nobody.
+//! Messages on standard error that never block.
 
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long standard error may take to have room for each piece of what is said.
+/// How long each piece of a message may wait for room on standard error.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A pipe with room takes this many bytes without blocking (PIPE_BUF of pipe(7)).

@@ -2,13 +2,13 @@
 
 use confine::ThreadKind;
 
-/// Confines the thread to what it is there for.
+/// Confines the thread to the system calls that it needs.
 pub fn enter(kind: ThreadKind) {
     confine::enter(kind);
     drill();
 }
 
-/// As [`enter`], for a thread that takes what CPU time nobody else wants.
+/// As [`enter`], for a thread that only takes idle CPU time.
 pub fn enter_lowest(kind: ThreadKind) {
     const NICE: i32 = 19;
     // On Linux it counts for the calling thread alone. Refused: the thread is one like others.

@@ -63,7 +63,7 @@ impl Zeroing {
         Ok(Self { jobs, stop, in_work: BTreeMap::new() })
     }
 
-    /// Has what is left of a range zeroed.
+    /// Zeroes the rest of a range.
     pub fn zero(&mut self, tenant: TenantId, placement: &Placement) {
         let in_work = self.in_work.entry(tenant).or_default();
         in_work.jobs += 1;

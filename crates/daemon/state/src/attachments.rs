@@ -56,17 +56,17 @@ impl Attachments {
         self.0.get(&(controller, nsid)).filter(|it| !it.is_leaving).map(|it| it.namespace)
     }
 
-    /// Whether a controller has something under that identifier, or has not let go of it yet.
+    /// Whether a controller has a namespace with that identifier, or has not released it yet.
     pub fn is_taken(&self, at: At) -> bool {
         self.0.contains_key(&at)
     }
 
-    /// Whether a controller was told to let go of a namespace, and has not done so yet.
+    /// Whether a controller was told to release a namespace, and has not done so yet.
     pub fn is_leaving(&self, at: At) -> bool {
         self.0.get(&at).is_some_and(|it| it.is_leaving)
     }
 
-    /// How many controllers have a namespace, or have not let go of it yet.
+    /// How many controllers have a namespace, or have not released it yet.
     pub fn holders(&self, namespace: TenantId) -> usize {
         self.0.values().filter(|it| it.namespace == namespace).count()
     }
@@ -81,7 +81,7 @@ impl Attachments {
         self.0.keys().filter(|(of, _)| *of == controller).copied().collect()
     }
 
-    /// A controller has let go. Returns the namespace.
+    /// A controller has released a namespace. Returns it.
     pub(crate) fn remove(&mut self, at: At) -> Option<TenantId> {
         self.0.remove(&at).map(|it| it.namespace)
     }
@@ -129,7 +129,7 @@ impl Attachments {
     }
 }
 
-/// What controllers are to have: those of tenants that pollers serve and that stay.
+/// The namespaces that controllers should have: controllers of tenants that pollers serve and that stay.
 fn wanted(disks: &Disks) -> BTreeMap<At, (TenantId, bool)> {
     let mut wanted = BTreeMap::new();
     let served: Vec<_> = disks.namespaces().filter(|(_, disk, _)| disk.phase == Phase::Served).collect();

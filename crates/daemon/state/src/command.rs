@@ -63,7 +63,7 @@ pub enum Command {
     Placed(TenantId),
     /// A disk that no guest has seen came to nothing. Its range is free again.
     Withdraw(TenantId),
-    /// A tenant is served no more. Its range stays reserved.
+    /// A tenant is no longer served. Its range stays reserved.
     Remove(TenantId),
     /// A disk gets another section, and grows to a size.
     Change {
@@ -85,9 +85,9 @@ pub enum Command {
     Declare(String),
     /// Another configuration holds. Namespaces are attached as it says.
     Take(Box<Config>),
-    /// The last poller of a tenant let go of it.
+    /// The last poller of a tenant released it.
     Left(TenantId),
-    /// A controller let go of a namespace.
+    /// A controller released a namespace.
     Detached(At),
     /// Bytes from the start of a disk that need no zeroing any more; or why the rest can't be zeroed.
     Zeroed {
@@ -148,9 +148,9 @@ impl Effects {
 pub enum Effect {
     /// Clients may connect to a tenant. Fails: the tenant is not served.
     Connect(TenantId),
-    /// Zero what is new of a disk; [`Command::Zeroed`] tells of it.
+    /// Zero the new range of a disk; [`Command::Zeroed`] reports the result.
     Zero(TenantId),
-    /// Have pollers let go of a tenant; [`Command::Left`] tells of it.
+    /// Have pollers release a tenant; [`Command::Left`] reports the result.
     Leave(TenantId),
     /// Cancel the zeroing of a disk.
     StopZeroing(TenantId),
@@ -158,7 +158,7 @@ pub enum Effect {
     Order(TenantId, NamespaceOrder),
     /// A tenant's guest sees that its disk is larger.
     ShowSize(TenantId),
-    /// A controller has let go of a namespace. Requests may wait for that.
+    /// A controller has released a namespace. Requests may wait for that.
     TellDetached(At),
     /// New ranges of a disk are zeroed.
     TellZeroed(TenantId),

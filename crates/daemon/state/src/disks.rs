@@ -29,7 +29,7 @@ pub enum Phase {
     Served,
     /// Its range can't be zeroed. It can only be deleted.
     Failed,
-    /// Pollers or controllers still let go of it.
+    /// Pollers or controllers have not released it yet.
     Leaving,
 }
 

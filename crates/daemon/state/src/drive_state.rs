@@ -77,7 +77,7 @@ impl DriveState {
         &self.attachments
     }
 
-    /// What is to be zeroed and wiped.
+    /// Ranges to zero and wipe.
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
     }
@@ -182,7 +182,7 @@ impl DriveState {
         self.layout.as_mut().map(Arc::make_mut)
     }
 
-    /// The present layout is to be recorded, if the drive has one.
+    /// Record the present layout, if the drive has one.
     fn recorded(&self, then: Vec<Effect>) -> Effects {
         Effects { record: self.layout().cloned().map(Record::Keep), then }
     }

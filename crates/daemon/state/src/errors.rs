@@ -1,4 +1,4 @@
-//! Errors of commands to disks: what is wrong, and what to do then.
+//! Errors of commands to disks: the problem and its remedy.
 
 use api::{DiskError, Reason};
 use config::{Config, ConfigErrors, KeyChange};
@@ -6,7 +6,7 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::{Contradiction, RANGE_STEP_BYTES};
 
-/// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
+/// Every problem, then every remedy. The file is generated, so line numbers would only mislead.
 pub fn in_words(errors: &ConfigErrors) -> (String, String) {
     let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
     (all(|problem| &problem.what), all(|problem| &problem.remedy))
@@ -22,7 +22,7 @@ pub fn not_changeable(why: &str) -> DiskError {
     DiskError::new(
         Reason::Invalid,
         why,
-        "a change has the keys of a new disk but for name, drive, lba_size, attach and nsid",
+        "a change has the keys of a new disk except name, drive, lba_size, attach and nsid",
     )
 }
 
@@ -59,11 +59,11 @@ pub fn no_shrinking(name: &str, has_bytes: u64) -> DiskError {
     DiskError::new(Reason::NoShrinking, title, "make a smaller disk, copy the data in a guest, and delete this one")
 }
 
-/// `most_bytes` more could be had.
+/// `most_bytes` more is available.
 pub fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> DiskError {
-    let title = format!("no room for {name:?} to grow so far: {} more could be had", Size(most_bytes));
+    let title = format!("no room for {name:?} to grow so far: {} more is available", Size(most_bytes));
     let remedy = match most_bytes - most_bytes % RANGE_STEP_BYTES {
-        0 => "delete what nobody needs, or wait until what was deleted is wiped".to_owned(),
+        0 => "delete unused disks, or wait until deleted disks are wiped".to_owned(),
         more => format!("ask for a size of {}", Size(has_bytes + more)),
     };
     DiskError::new(Reason::NoRoom, title, remedy)
@@ -72,8 +72,7 @@ pub fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> DiskError
 /// Data of an earlier disk lies on the drive.
 pub fn name_reserved(name: &str) -> DiskError {
     let title = format!("a drive has data of an earlier disk {name:?}");
-    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that disk into the \
-                  configuration again to have it back";
+    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or configure that disk again";
     DiskError::new(Reason::NameReserved, title, remedy)
 }
 

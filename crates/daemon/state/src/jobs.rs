@@ -1,4 +1,4 @@
-//! What is to be zeroed and wiped.
+//! Ranges to zero and wipe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ impl Jobs {
         self.failed.values().next().map(String::as_str)
     }
 
-    /// Whether a disk was deleted, and something still has to let go of it.
+    /// Whether a disk was deleted and is still in use.
     pub fn is_held(&self, id: TenantId) -> bool {
         self.held.contains_key(&id)
     }

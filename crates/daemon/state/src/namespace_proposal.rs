@@ -1,4 +1,4 @@
-//! A namespace as it is to be, with the configuration that has it.
+//! A proposed namespace, with the configuration that would have it.
 //!
 //! It does not affect promises: commands to a namespace are its tenant's, and the tenant's promise and limits stay.
 
@@ -161,7 +161,7 @@ impl DriveState {
                 "{} may write to {name:?} already, and most file systems are not made for several writers",
                 namespace.tenants.join(" and ")
             );
-            let remedy = "attach it read-only, or shared if they agree on who writes where";
+            let remedy = "attach it read-only, or shared if they coordinate their writes";
             return Err(DiskError::new(Reason::SecondWriter, title, remedy));
         }
         let is_formatting = self.placement(name).is_some_and(|it| it.formatting_to_lba_bytes.is_some());
@@ -216,7 +216,7 @@ impl DriveState {
     }
 }
 
-/// Whether a namespace is as it is to be created, however its size is written.
+/// Whether a namespace equals the one to create, however its size is written.
 fn is_same(made: &Namespace, disk: &DiskSpec, tenant: &str) -> bool {
     let bytes = |size: &str| size.parse::<Size>().ok();
     made.is_read_only(tenant) == Some(disk.read_only == Some(true))
@@ -233,14 +233,13 @@ fn refuse_terms(disk: &DiskSpec) -> Result<(), DiskError> {
 }
 
 fn no_terms(name: &str) -> DiskError {
-    let title =
-        format!("namespace {name:?} is promised nothing and held to nothing: what is sent to it is its tenant's");
-    let remedy = "say that of its tenants; a namespace has a size, and a block size from its start";
+    let title = format!("namespace {name:?} has no promise and no limits: those of its tenants apply");
+    let remedy = "set them for its tenants; a namespace has only a size and a block size";
     DiskError::new(Reason::Invalid, title, remedy)
 }
 
 fn attached_otherwise(name: &str, tenant: &str, read_only: bool) -> DiskError {
     let how = if read_only { "read-only" } else { "read-write" };
     let title = format!("{name:?} is attached to {tenant} {how}");
-    DiskError::new(Reason::Attached, title, "detach it there first: its guest has to let go of it")
+    DiskError::new(Reason::Attached, title, "detach it there first: its guest still has it")
 }

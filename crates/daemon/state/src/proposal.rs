@@ -1,4 +1,4 @@
-//! A disk as it is to be, with the configuration that has it. Nothing is applied yet: promises are judged before.
+//! A proposed disk, with the configuration that would have it. Nothing is applied before its promises are judged.
 
 use std::collections::HashMap;
 
@@ -111,7 +111,7 @@ impl DriveState {
         }
         let wiping: u64 = layout.wiping().iter().map(|range| range.size_bytes).sum();
         let title = format!("no room for {name:?} of {size}: drive {:?} has {free} free", self.config().device.name);
-        let mut remedy = "make it smaller, or delete what nobody needs".to_owned();
+        let mut remedy = "make it smaller, or delete unused disks".to_owned();
         if wiping > 0 {
             remedy += &format!(", or wait until {} of deleted disks are wiped", Size(wiping));
         }

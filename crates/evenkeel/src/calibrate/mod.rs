@@ -28,31 +28,30 @@ use ssd_model::Profile;
 use state::{Identity, State};
 use target::Target;
 
-/// Measure a drive and write its profile, for `[device] profile`, `evenkeel plan` and admission.
+/// Measure a drive and write its profile, for admission and `evenkeel plan`.
 ///
-/// Only reads, unless --overwrite gives a range that may be destroyed: without it, what writes cost is assumed. Refuses
-/// a drive that is mounted or in use. One that was taken from the kernel (`evenkeel drive claim`) is measured on queues
-/// of its own. If it is interrupted, the same command goes on where it was.
+/// Only reads, unless --overwrite gives a range to destroy: otherwise the cost of writes is assumed. Refuses a drive
+/// that is mounted or in use. A claimed drive (`evenkeel drive claim`) is measured on queues of its own. After an
+/// interruption, run the same command again to continue.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A configuration: its drive is measured.
+    /// Configuration file whose drive is measured.
     #[arg(required_unless_present = "path", conflicts_with = "path", value_name = "CONFIG")]
     config: Option<PathBuf>,
 
-    /// Which drive of the configuration, where it has several.
+    /// Name of the drive, if the configuration has several.
     #[arg(long, value_name = "NAME", conflicts_with = "path")]
     drive: Option<String>,
 
-    /// A file, a block device, or the PCI address of a claimed drive, whose first namespace is measured; in place of a
-    /// configuration.
+    /// Instead of a configuration: a file, a block device, or a claimed drive's PCI address (its first namespace).
     #[arg(long, visible_alias = "device", value_name = "PATH")]
     path: Option<PathBuf>,
 
-    /// Where the profile goes. It must not exist.
+    /// File of the profile; it must not exist.
     #[arg(long, short, default_value = "drive.toml", value_name = "FILE")]
     output: PathBuf,
 
-    /// A range of the drive to write to: 10GiB:4GiB is 4 GiB from 10 GiB on. WHAT IS THERE IS LOST.
+    /// A range of the drive to write to: 10GiB:4GiB is 4 GiB from 10 GiB on. ITS DATA IS LOST.
     #[arg(long, value_name = "OFFSET:LENGTH", value_parser = range)]
     overwrite: Option<(Size, Size)>,
 
@@ -172,7 +171,7 @@ impl Job<'_> {
             calibrate::fit(&state.seen, self.facts, &self.name, &self.title).context("nothing was measured")?;
         let compared = calibrate::judge(&fitted.profile, self.facts, self.effort, &state.seen);
         let text = self.text(&fitted, took);
-        Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is not one: {error}"))?;
+        Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is invalid: {error}"))?;
         state::write_new(&self.args.output, &text)?;
         state.remove();
         let report = Report::new(&self.args.output, self.facts, &fitted, compared, &state.seen, (took, lost));
@@ -189,7 +188,7 @@ impl Job<'_> {
     fn text(&self, fitted: &Fit, took: Duration) -> String {
         let writes = match self.facts.overwrite {
             Some((start, len)) => format!("Wrote to {} from {} on.", Size(len), Size(start)),
-            None => "Only read: what it says about writes is assumed.".to_owned(),
+            None => "Only read: its figures for writes are assumed.".to_owned(),
         };
         fitted.profile.to_toml(&format!(
             "Measured by evenkeel calibrate {} in {:.0} s: {}.\n{writes}\n\n\
@@ -203,7 +202,7 @@ impl Job<'_> {
 }
 
 fn ended_early(failure: Failure, state: &Path, done: usize, all: usize) -> anyhow::Error {
-    let kept = format!("{done} of {all} stages are kept in {}: the same command goes on from there", state.display());
+    let kept = format!("{done} of {all} stages are kept in {}: run the same command to continue", state.display());
     match failure {
         Failure::Interrupted => anyhow::anyhow!("interrupted; {kept}"),
         failure => anyhow::anyhow!("{failure}\n  {kept}, once the drive is well (`dmesg`)"),
@@ -284,7 +283,7 @@ fn announce(args: &Args, target: &Target, overwrite: Option<(u64, u64)>, effort:
     let mut text = format!("Will measure {}, {}.\n", target.title(), Size(target.size_bytes));
     match overwrite {
         Some((start, len)) if target.is_persistent() => {
-            text += &format!("  OVERWRITES {} from {} on: what is there is lost.\n", Size(len), Size(start));
+            text += &format!("  OVERWRITES {} from {} on: its data is lost.\n", Size(len), Size(start));
         }
         Some(_) => text += "  Writes to all of it: nothing is kept there.\n",
         None => text += "  Only reads. What writes cost will be assumed; --overwrite OFFSET:LENGTH measures it.\n",
@@ -318,7 +317,7 @@ fn confirm(target: &Target, overwrite: Option<(u64, u64)>) -> Result<()> {
     let (start, len) = overwrite.unwrap_or_default();
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        let what = format!("nobody confirms that {} may be overwritten", target.title());
+        let what = format!("no confirmation that {} may be overwritten", target.title());
         return Err(Refused::new(what, "say --yes").into());
     }
     let _ = write!(std::io::stderr(), "Overwrite {} of {} from {} on? [y/N] ", Size(len), target.title(), Size(start));

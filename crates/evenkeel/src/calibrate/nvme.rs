@@ -61,7 +61,7 @@ impl Nvme {
                 Error::Vfio(VfioError::Busy { .. }) => {
                     "`evenkeel drive list`, as root, names the program that has it: stop that"
                 }
-                _ => "`evenkeel drive list` shows the host's drives, and who has them",
+                _ => "`evenkeel drive list` shows the host's drives, and their users",
             };
             Refused::new(not_measured(address, &error), remedy)
         })?;
@@ -105,9 +105,8 @@ impl Nvme {
         let Self { granted, depth, .. } = self;
         // One of them is kept free for what is measured.
         let held = u32::from(self.hwqs() - 1) * depth.min(&DEPTH) - 1;
-        let few = format!(
-            "it grants {granted} I/O queues of {depth} commands: how it is with more than {held} at once is not seen"
-        );
+        let few =
+            format!("it grants {granted} I/O queues of {depth} commands: more than {held} at once are not measured");
         ((held as usize) < BACKLOG).then_some(few).into_iter().collect()
     }
 

@@ -87,7 +87,7 @@ impl State {
                 kept.identity.drive,
                 if kept.identity.drive == identity.drive { " with other settings" } else { "" }
             );
-            let remedy = "give what that one was begun with, choose another --output, or remove it to begin anew";
+            let remedy = "give that calibration's options, choose another --output, or remove it to begin anew";
             return Err(Refused::new(what, remedy).into());
         }
         Ok(Self { path, identity, elapsed_ns: kept.elapsed_ns, seen: kept.seen })

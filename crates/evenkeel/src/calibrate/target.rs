@@ -155,7 +155,7 @@ impl Target {
             warnings.push("it can't be read past the page cache (tmpfs?): the figures are memory's".to_owned());
         }
         if kind == Kind::File && metadata.blocks() * 512 < metadata.len() / 10 * 9 {
-            warnings.push("it has holes: reading what was never written does not reach the drive".to_owned());
+            warnings.push("it has holes: reads of unwritten ranges do not reach the drive".to_owned());
         }
         Self {
             identity,

@@ -13,7 +13,7 @@ pub struct Args {
     #[arg(long)]
     attached: bool,
 
-    /// Only disks with an attached client that would lose the disk if the daemon were restarted
+    /// Only disks with an attached client that would lose them in a restart of the daemon
     #[arg(long)]
     lost_on_restart: bool,
 

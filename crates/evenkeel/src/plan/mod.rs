@@ -36,16 +36,17 @@ use self::report::{
 /// Exit status if a promise does not hold, an addition does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;
 
-/// Predict what each tenant will get and which promises hold: with this policy, with others, with one more tenant.
+/// Predict each tenant's latency and throughput, and which promises hold.
 ///
-/// Needs neither the drive nor the daemon. Exit status: 0 if every promise holds, 3 if one does not, 2 for bad input.
+/// Compares the configured policy with all others, and can add a tenant. Needs neither the drive nor the daemon. Exit
+/// status: 0 if every promise holds, 3 if one does not, 2 for bad input.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
-    /// Plan for this drive only, if the file has several. A tenant that names no drive is placed as if the drives were
-    /// empty: where all promises hold and the least space is left.
+    /// Plan for this drive only. A tenant without a drive's name goes to the drive, taken as empty, on which all
+    /// promises hold and the least space is left.
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 
@@ -53,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_parser = PolicyKind::NAMES)]
     policy: Option<String>,
 
-    /// Also place this tenant: does it fit? A file with a tenant section, or the tenant itself:
+    /// Check whether this tenant fits too. A file with a tenant section, or the tenant itself:
     /// name=web,class=guaranteed,latency_target=200us,rw=randread,bs=4k,iodepth=1. Can be given several times.
     #[arg(long, value_name = "TENANT")]
     add: Vec<String>,
@@ -66,8 +67,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_parser = plot::parse_path)]
     plot: Option<PathBuf>,
 
-    /// Also show the in-order bounds: latencies that no command exceeds on a drive that serves waiting commands in
-    /// order.
+    /// Also show the in-order bounds: maximum latencies on a drive that serves waiting commands in order.
     #[arg(long)]
     verbose: bool,
 
@@ -192,8 +192,8 @@ fn no_profile_warning(config: &Config) -> Option<String> {
     let profile = config.device.profile.name();
     (!config.device.profile_named).then(|| {
         format!(
-            "{}: {} names no drive profile, so this is the plan for another drive, a {profile}; let `evenkeel \
-             calibrate` measure yours, and name what it writes: profile = \"drive.toml\"",
+            "{}: {} names no drive profile, so this plan is for another drive, a {profile}; \
+             measure yours with `evenkeel calibrate`, and name its profile: profile = \"drive.toml\"",
             config.file().display(),
             config.device.section()
         )

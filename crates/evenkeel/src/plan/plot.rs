@@ -39,8 +39,8 @@ pub fn write(path: &Path, site: &Site, choices: &[Choice]) -> Result<()> {
 pub fn draw(site: &Site, choices: &[Choice]) -> String {
     let mut content = String::from(
         "<h1>Latency against load</h1>\n\
-         <p>What short plays show while all tenants ask for a part of what they declared, up \
-         to half as much again: of their rates, or of the commands that they keep outstanding, one at the least. \
+         <p>Short simulations in which all tenants ask for a part of their declared load, up to \
+         150 %: of their rates, or of their outstanding commands, at least one. \
          Dashed lines are latency targets.</p>\n",
     );
     for choice in choices {

@@ -187,7 +187,7 @@ impl FloorRow {
         let row = |floor: planner::FloorForecast| {
             let tenant = config.tenants.get(floor.tenant)?;
             let reason = match floor.is_kept() && !late.is_empty() {
-                true => format!("beside all floors {late} can't be kept within its target; lower them, or loosen that"),
+                true => format!("beside all floors {late} can't meet its target; lower them, or raise that"),
                 false => words::floor(&floor, tenants.get(floor.tenant)?),
             };
             Some(Self {

@@ -76,10 +76,8 @@ fn demands(tenants: &[TenantRow]) -> String {
     let mut text = grouped(&HEADING, &[0, 1, 2, 3, 4, 5], tenants.iter().map(row));
     let assumed = tenants.iter().filter(|tenant| tenant.assumed).count();
     if assumed > 0 {
-        let what = format!(
-            "Assumed: nobody said what {assumed} of {} tenants will ask for; say it under [tenant.demand].",
-            tenants.len()
-        );
+        let what =
+            format!("Assumed: the load of {assumed} of {} tenants; declare it under [tenant.demand].", tenants.len());
         text += &paragraph("* ", &what);
     }
     text

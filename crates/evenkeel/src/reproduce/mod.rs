@@ -17,8 +17,8 @@ use crate::table;
 
 /// Run the experiments of the papers behind Evenkeel in the simulator, and compare.
 ///
-/// Writes report.html (with plots), report.md (its short form), report.json and report.csv. The same seed gives the
-/// same report.
+/// Writes report.html (with plots), report.md (its short form), report.json and report.csv. Equal seeds give equal
+/// reports.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The paper whose experiments to run.

@@ -74,7 +74,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.scenario.policy.name()).collect();
     if !together.is_empty() {
         let names = together.join(", ");
-        notes.push(format!("one poller for all tenants (layout mdev), whom the policy must see together: {names}"));
+        notes.push(format!("one poller for all tenants (layout mdev), which the policy must see together: {names}"));
     }
     let apart: Vec<&str> = runs.iter().filter(|run| sees_one_only(run)).map(|run| run.scenario.policy.name()).collect();
     if !apart.is_empty() {
@@ -215,8 +215,8 @@ fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
     let path = sim::HostCosts::default().mediated;
     let command_us = (path.fetch_ns + path.complete_ns + path.doorbell_ns + path.interrupt_ns) as f64 / 1e3;
     Some(format!(
-        "pollers take {command_us:.1} µs for a command, as those of the papers do: [host] says nothing of them; this \
-         daemon's take less, examples/scenarios/six-noisy-neighbours.toml has how to write it"
+        "pollers take {command_us:.1} µs for a command, as in the papers, since [host] sets no cost; \
+         this daemon's take less: see examples/scenarios/six-noisy-neighbours.toml"
     ))
 }
 

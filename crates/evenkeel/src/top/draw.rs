@@ -94,7 +94,7 @@ fn summary(app: &App) -> Vec<Line<'static>> {
         snapshot.span_ms
     );
     let state = match (&app.lost, broken.is_empty()) {
-        (Some(why), _) => Line::styled(format!("no answer, shown is what was: {why}"), Color::Yellow),
+        (Some(why), _) => Line::styled(format!("no answer, showing the last figures: {why}"), Color::Yellow),
         (None, true) => Line::raw(format!("promises: {kept} kept, none broken")),
         (None, false) => {
             let words = format!("promises: {kept} kept, {} BROKEN: {}", broken.len(), broken.join(", "));
@@ -246,7 +246,7 @@ fn known(app: &App, row: &TenantRow) -> Vec<Line<'static>> {
     let hurts = app.hurt_by(&row.name);
     if !hurts.is_empty() {
         let words = format!(
-            "it keeps {} from what was promised: `evenkeel disk set {} --rw-iops N` holds it back",
+            "it breaks the promise of {}: `evenkeel disk set {} --rw-iops N` limits it",
             hurts.join(", "),
             row.name
         );
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(app.tenants().map(|row| &row.name[..]).collect::<Vec<_>>(), ["batch", "db"]);
         assert_eq!(app.chosen().unwrap().name, "batch");
         let text = screen(&mut app, 150, 40).join("\n");
-        assert!(text.contains("it keeps db from what was promised"), "{text}");
+        assert!(text.contains("it breaks the promise of db"), "{text}");
     }
 
     #[test]

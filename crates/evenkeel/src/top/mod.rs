@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time between attempts to reach a daemon that went away.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Watch what each tenant of a running daemon gets. Broken promises come first, with their causes.
+/// Watch each tenant's throughput and latency; broken promises come first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Keys: q quits, ↑ ↓ select a tenant, Enter shows or hides its details, s changes the order, \
                         space freezes the screen.")]

@@ -13,10 +13,10 @@ use jiff::tz::TimeZone;
 pub use self::when::BadTime;
 use crate::disk::Daemon;
 
-/// Explain why a tenant was slow at some time in the last day. Without --at and --last: the last ten minutes.
+/// Explain why a tenant was slow at some time in the last day.
 ///
-/// Compares what the tenant got with what it usually gets, shows what its neighbours did differently, names the cause,
-/// and says what would have helped.
+/// Compares the tenant's latency and throughput with its usual ones, shows what its neighbours did differently, names
+/// the cause and a remedy. Without --at and --last: the last ten minutes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the tenant.
@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", conflicts_with = "last")]
     at: Option<String>,
 
-    /// The last minutes or hours, such as 10m; at most 1h
+    /// Explain this long until now, such as 10m; at most 1h
     #[arg(long, value_name = "SPAN")]
     last: Option<String>,
 

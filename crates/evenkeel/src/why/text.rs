@@ -56,9 +56,9 @@ fn verdict(why: &Why, zone: &TimeZone) -> String {
         (Some(true), None) if usual.is_none() => {
             format!("{when}: slow; it was no better in the half hour before, so nothing shows what was different")
         }
-        (Some(true), None) => format!("{when}: slow; nothing that is kept shows why"),
+        (Some(true), None) => format!("{when}: slow; the summaries do not show why"),
         (Some(false), _) => format!("{when}: not slow"),
-        (None, _) => format!("{when}: nothing is kept of the time before to compare it with"),
+        (None, _) => format!("{when}: no earlier summaries to compare it with"),
     }
 }
 

@@ -135,7 +135,7 @@ fn the_api_is_for_whom_the_configuration_says() {
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("\"own\"") && told.contains("\"alice\""), "{told}");
     let told = ask(&api, MALLORY, &[VIEWERS], patch);
     assert!(told.starts_with("HTTP/1.1 403") && told.contains("application/problem+json"), "{told}");
-    assert!(told.contains("you may look, and change nothing") && told.contains("`operators` under [api]"), "{told}");
+    assert!(told.contains("you may only look, not change") && told.contains("`operators` under [api]"), "{told}");
     // A tenant's user sees that tenant.
     let told = ask(&api, ALICE, &[], "GET /v1/disks");
     assert!(told.contains("\"alice\"") && !told.contains("\"own\""), "{told}");

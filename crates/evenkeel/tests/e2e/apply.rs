@@ -63,7 +63,7 @@ fn a_file_is_shown_and_then_served() {
     let file = home.configure(&next);
     // A client is in the way.
     let told = refused(&apply(&home, &file, &["--yes"]));
-    assert!(told.contains("\"gone\" left the file and is attached to a client; detach it there"), "{told}");
+    assert!(told.contains("\"gone\" was removed from the file and is attached to a client; detach it there"), "{told}");
     drop(guest);
     let shown = wait_for("the client is gone", || {
         let output = apply(&home, &file, &["--dry-run"]);
@@ -168,8 +168,8 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     daemon.wait_log("applied: create web", 1);
     daemon.wait_log("applied: change db: weight 1 → 4", 1);
     // Not "gone: " alone, which it says when it begins to listen, too.
-    daemon.wait_log("it is served all the same until `evenkeel apply", 1);
-    assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
+    daemon.wait_log("it is served until `evenkeel apply", 1);
+    assert!(daemon.log().contains("it is served until `evenkeel apply"), "{}", daemon.log());
     assert_eq!(names(&home), ["db", "gone", "web"]);
     replace(&format!("{HEAD}[pollers]\nbest_effort = 2\n{}", tenant("db", "weight = 4\nlba_size = 4096")));
     daemon.wait_log("db: ", 1);
@@ -240,8 +240,8 @@ fn a_file_that_declares_what_was_made_takes_it_over() {
     let exported = exported.replace(third, "");
     std::fs::write(home.config(), exported.replace("name = \"other\"", "name = \"other\"\nweight = 5")).unwrap();
     let shown = text(&apply(&home, &home.config(), &["--yes"]));
-    let wanted = "declare mine: it is the file's from now on\ndeclare other: it is the file's from now on\n\
-                  declare log: it is the file's from now on\nchange other: weight 1 → 5\ndone\n";
+    let wanted = "declare mine: the file declares it from now on\ndeclare other: the file declares it from now on\n\
+                  declare log: the file declares it from now on\nchange other: weight 1 → 5\ndone\n";
     assert_eq!(shown, wanted);
     assert_eq!([declared("mine"), declared("other")], [(true, json!(3)), (true, json!(5))]);
     assert_eq!([declared("log").0, declared("third").0], [true, false]);

@@ -115,7 +115,7 @@ fn what_it_can_not_or_should_not_do_is_refused_before_anything_happens() {
         (&["--path", path, "--overwrite", "16EiB:16MiB", "--yes"], "--overwrite", ""),
         (&["--path", path, "--overwrite", "1KiB:16MiB", "--yes"], "not in whole blocks", "4KiB"),
         (&["--path", path, "--overwrite", "0:1MiB", "--yes"], "too short", "16MiB"),
-        (&["--path", path, "--overwrite", "0:16MiB"], "nobody confirms", "--yes"),
+        (&["--path", path, "--overwrite", "0:16MiB"], "no confirmation", "--yes"),
         (&["--path", path, "--overwrite", "all"], "OFFSET:LENGTH", ""),
         (&["--path", path, "--output", text(&broken)], "not the state of a calibration", "rm "),
         (&[], "<CONFIG", ""),
@@ -168,7 +168,7 @@ fn interrupted_it_goes_on_with_the_same_settings_only() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
     assert!(
-        errors(&output).contains("interrupted;") && errors(&output).contains("goes on from there"),
+        errors(&output).contains("interrupted;") && errors(&output).contains("run the same command to continue"),
         "{}",
         errors(&output)
     );

@@ -233,7 +233,7 @@ fn a_client_that_takes_its_memory_away() {
     ftruncate(&nvme.memory, 0).unwrap();
     nvme.doorbell(0, 8).unwrap();
     await_end(&nvme.client.stream, HANG).unwrap();
-    siege.daemon.wait_log("bad: client disconnected: the client took memory away", 1);
+    siege.daemon.wait_log("bad: client disconnected: the client removed memory", 1);
     siege.end();
 }
 

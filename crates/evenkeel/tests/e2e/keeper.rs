@@ -193,8 +193,8 @@ fn a_state_of_other_queues_is_not_gone_on_with() {
         daemon.stop();
         home.configure(&format!("{CONFIG}queues = {others}\n"));
         let daemon = home.serve();
-        let why = format!("that has {queues} queues, and `queues` is {others} now; its VM has to start again");
-        let told = "web: client disconnected: an earlier process's state of its controller can't be gone on with: ";
+        let why = format!("that has {queues} queues, and `queues` is {others} now; restart its VM");
+        let told = "web: client disconnected: an earlier process's state of its controller can't be taken over: ";
         daemon.wait_log(&(told.to_owned() + &why), 1);
         let (code, report) = load.end();
         assert_ne!(code, Some(0), "{report:#}");
@@ -337,15 +337,12 @@ fn an_upgrade_goes_well_or_changes_nothing() {
     };
 
     // A program that knows nothing of this, one that knows another version, and a file that is refused.
-    refused(
-        &["--program", "/bin/false"],
-        "nothing was changed: /bin/false can't go on where the daemon that runs ends",
-    );
+    refused(&["--program", "/bin/false"], "nothing was changed: /bin/false can't take over from the running daemon");
     refused(&["--program", "/nowhere"], "nothing was changed: /nowhere can't be started");
     let other = home.path("other");
     std::fs::write(&other, "#!/bin/sh\ncase $1 in --can-take-over=5.*) echo 'knows 3' >&2; exit 1;; esac\n").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
-    refused(&["--program", other.to_str().unwrap()], "can't go on where the daemon that runs ends: knows 3");
+    refused(&["--program", other.to_str().unwrap()], "can't take over from the running daemon: knows 3");
     let good = std::fs::read_to_string(home.config()).unwrap();
     std::fs::write(home.config(), "nonsense = 1\n").unwrap();
     refused(&[], "nothing was changed: the configuration is refused");

@@ -104,7 +104,7 @@ fn a_virtio_client_whose_rings_are_not_there_any_more_is_sent_away() {
     drop(daemon);
     home.configure(&VIRTIO.replace("queues = 2", "queues = 1"));
     let daemon = home.serve();
-    daemon.wait_log("web: client disconnected: what it said to an earlier process can't be gone on with", 1);
+    daemon.wait_log("web: client disconnected: its messages to an earlier process can't be taken over", 1);
     let (code, report) = load.end();
     assert_ne!(code, Some(0), "{report:#}");
     // The next client is served, and finds nothing of the one before.

@@ -29,7 +29,7 @@ fn as_json_each_line_is_an_object_that_names_whom_it_is_about() {
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
     };
     let wiped = wait_for("the wiped disk's line", || {
-        lines().into_iter().find(|line| line["message"].as_str().unwrap().contains("are wiped, and free"))
+        lines().into_iter().find(|line| line["message"].as_str().unwrap().contains("are wiped and free"))
     });
     assert_eq!((&wiped["tenant"], &wiped["level"]), (&Value::from("web"), &Value::from("info")));
     assert_eq!(wiped["drive"], "device");

@@ -78,7 +78,7 @@ fn it_hears_of_the_start_of_changes_of_a_reload_and_of_the_end() {
     assert_eq!(done(&home, "show db")["weight"], 3, "it is applied by then");
 
     daemon.terminate();
-    manager.wait("STOPPING=1\nSTATUS=Completing what is in flight");
+    manager.wait("STOPPING=1\nSTATUS=Completing commands in flight");
     let mut daemon = daemon;
     daemon.wait();
 }

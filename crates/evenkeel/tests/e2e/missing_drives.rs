@@ -112,8 +112,8 @@ fn names_of_disks_on_a_missing_drive_stay_taken() {
     }
     let daemon = home.serve();
     let log = daemon.log();
-    assert!(log.contains("drives.toml) can't be had, and its disk \"sp1\" is not served"), "{log}");
-    assert!(log.contains("drive \"big\" can't be had, and its disks \"big1\", \"gone\" are not served"), "{log}");
+    assert!(log.contains("drives.toml) is unavailable, and its disk \"sp1\" is not served"), "{log}");
+    assert!(log.contains("drive \"big\" is unavailable, and its disks \"big1\", \"gone\" are not served"), "{log}");
     assert_eq!(answer(&home, "drive show big")["disks_not_served"], json!(["big1", "gone"]));
     let told = String::from_utf8(ask(&home, "disk list").stdout).unwrap();
     assert!(told.contains("not served: big1, gone, since drive big is missing: "), "{told}");
@@ -236,7 +236,7 @@ fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
         // It holds data, and nobody knows whose.
         OpenOptions::new().write(true).open(&image).unwrap().write_all(&[7]).unwrap();
         fs::remove_file(&layout).unwrap();
-        serves_without(&home, drive, "no layout file says whose").stop();
+        serves_without(&home, drive, "no layout file describes it").stop();
         // Half a layout.
         fs::write(&layout, &recorded[..recorded.len() / 2]).unwrap();
         serves_without(&home, drive, "is damaged").stop();
@@ -315,7 +315,7 @@ fn a_dead_drive_can_be_forgotten() {
     assert!(told.contains("\"kept\" is not empty: it has a disk"), "{told}");
     let output = ask(&home, "drive remove spare --force");
     let told = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(told, "spare is served no more; its disks are forgotten: sp1\n", "{}", errors(&output));
+    assert_eq!(told, "spare is no longer served; its disks are forgotten: sp1\n", "{}", errors(&output));
     answer(&home, "drive remove empty");
     assert!(!home.path("state/layout-of-spare.toml").exists());
     // Its name is free, and so are those of its disks.
@@ -348,7 +348,7 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     assert!(told.contains("4MiB of deleted disks are left, and wiping failed: ") && told.contains(&why), "{told}");
     assert!(told.contains("--force") && told.contains("next start") && !told.contains("wait"), "{told}");
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
-    assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
+    assert_eq!(told, "spare is no longer served; 4MiB of deleted disks' data are on it and were not wiped\n");
     daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);
     assert_eq!(answer(&home, "drive list")["drives"].as_array().unwrap().len(), 1);
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();

@@ -225,7 +225,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
         ("create x --size 2MiB --attach db --nsid 1", "1 is a tenant's own disk"),
         ("create x --size 2MiB --attach db --nsid 33", "expected a whole number from 2 to 32"),
         ("create x --size 2MiB --attach db --nsid 2", "tenant \"db\" has namespace \"logs\" as its nsid 2 already"),
-        ("create x --size 2MiB --attach db --weight 2", "is promised nothing and held to nothing"),
+        ("create x --size 2MiB --attach db --weight 2", "has no promise and no limits"),
         ("create x --size 1GiB --attach db", "no room for \"x\" of 1GiB: drive \"device\" has "),
         ("create logs --size 4MiB --attach db", "another disk \"logs\" already"),
         ("create logs --size 2MiB", "another disk \"logs\" already"),
@@ -238,7 +238,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
         ("attach logs --to reader --read-only", "tenant \"reader\" has \"other\" as its nsid 2 already"),
         ("attach more --to db", "reader may write to \"more\" already"),
         ("detach logs --from nobody", "there is no tenant \"nobody\""),
-        ("set logs --weight 3", "is promised nothing and held to nothing"),
+        ("set logs --weight 3", "has no promise and no limits"),
         ("grow logs --size 1MiB", "a disk can't shrink"),
         ("delete logs --yes", "\"logs\" is attached to db"),
     ] {
@@ -327,7 +327,7 @@ fn namespaces_of_a_file_are_applied_and_exported() {
     let file = home.configure(&next.concat());
     let apply = |flags: &[&str]| ask(&home, &[&["apply", file.to_str().unwrap()], flags].concat());
     let told = errors(&apply(&["--yes"]));
-    assert!(told.contains("\"gone\" left the file and is attached to a client"), "{told}");
+    assert!(told.contains("\"gone\" was removed from the file and is attached to a client"), "{told}");
     drop(db);
     let shown = wait_for("the client is gone", || {
         let output = apply(&["--dry-run"]);

@@ -80,7 +80,7 @@ fn a_disk_is_reached_another_way_once_its_client_has_left() {
     let daemon = home.serve();
     assert_eq!(done(&home, "show web")["frontend"], "vhost-user-blk");
     let shown = done(&home, "set web --frontend vfio-user");
-    let told = "read_only = true went with its front end: vfio-user has no such thing";
+    let told = "read_only = true went with its front end: vfio-user has no such setting";
     assert!(shown["warnings"].as_array().is_some_and(|all| all.contains(&told.into())), "{shown}");
     assert_eq!(
         (sockets(&home, "web"), pollers(&daemon)),

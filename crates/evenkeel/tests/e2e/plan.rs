@@ -98,7 +98,7 @@ fn people_get_tables_that_explain_themselves() {
         "passthrough (as configured)",
         "--verbose shows that bound",
         "1 at a time *\n",
-        "* Assumed: nobody said what 1 of 42 tenants will ask for",
+        "* Assumed: the load of 1 of 42 tenants",
         "NOT KEPT",
         "db: 200 µs will NOT be kept: 99 of 100 commands take up to",
         "(40)",

@@ -123,7 +123,10 @@ fn a_link_of_the_accounts_in_place_of_an_image_leads_root_nowhere() {
         for command in ["check", "serve"] {
             let output = run(&[command, config.to_str().unwrap()]);
             let told = errors(&output);
-            assert!(!output.status.success() && told.contains("root follows no links of others"), "{command}: {told}");
+            assert!(
+                !output.status.success() && told.contains("root does not follow other users' links"),
+                "{command}: {told}"
+            );
         }
         assert_eq!(fs::read_dir(home.path("of-root")).unwrap().count(), 1, "nothing is made there");
     }

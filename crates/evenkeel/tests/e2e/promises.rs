@@ -80,7 +80,7 @@ fn overcommit_is_served_and_shown() {
     let daemon = home.serve();
     assert_eq!(daemon.ready["drives"][0]["promises"][0]["overcommitted"], true);
     assert_eq!(daemon.ready["drives"][0]["tenants"][0]["overcommit"], true);
-    daemon.wait_log("it is served all the same", 1);
+    daemon.wait_log("it is served anyway", 1);
     let shown = stats_json(&home);
     assert_eq!((&shown["tenants"][0]["overcommit"], &shown["tenants"][1]["overcommit"]), (&true.into(), &false.into()));
     assert!(stats(&home, &[]).contains("overcommitted"));
@@ -150,7 +150,7 @@ fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     assert_eq!((&db["kept"], &db["blame"]["culprit"]), (&false.into(), &"own".into()), "{db}");
     // On a busy host the part of the late commands that is the host's follows.
     let why = db["blame"]["why"].as_str().unwrap();
-    assert!(why.starts_with("its commands have 128.0 KiB in the mean, declared are 4.0"), "{why}");
+    assert!(why.starts_with("its commands have 128.0 KiB in the mean, 4.0 are declared"), "{why}");
     let told = "its own load: its commands have 128.0 KiB in the mean";
     assert!(stats(&home, &[]).contains(told));
     // The log has it once its next look is over.

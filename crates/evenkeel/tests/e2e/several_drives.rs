@@ -204,7 +204,7 @@ fn a_drive_that_is_not_there_at_the_start_keeps_nobody_else_from_being_served() 
     assert_eq!(fast["name"], "fast");
     assert!(fast["failed"].as_str().is_some_and(|why| why.contains("is a directory")), "{fast}");
     let log = daemon.log();
-    assert!(log.contains("drive \"fast\" can't be had, and its disks \"gone\", \"placed\" are not served"), "{log}");
+    assert!(log.contains("drive \"fast\" is unavailable, and its disks \"gone\", \"placed\" are not served"), "{log}");
     // It must not get an empty disk elsewhere.
     assert!(log.contains("tenant \"placed\" is on no drive that is there, and is not served"), "{log}");
     let told = refused(&home, "create gone --size 8MiB");
@@ -449,7 +449,7 @@ fn a_drive_comes_and_goes_while_others_run() {
     assert_eq!(left.as_array().unwrap().len(), 2, "{left}");
     // It is nobody's, and its name is free.
     let told = drive_fails(&home, &format!("add new --backend file --path {at}"));
-    assert!(told.contains("no layout file says whose"), "{told}");
+    assert!(told.contains("no layout file describes it"), "{told}");
     std::fs::remove_file(&image).unwrap();
     let added = answer(&home, &add);
     assert_eq!(added["free_bytes"], 64 << 20);
@@ -482,7 +482,7 @@ fn what_a_removed_drive_left_behind_is_not_believed() {
     // Another program's data, in a range that the layout calls clean.
     std::fs::write(&image, vec![0xfe; 16 << 20]).unwrap();
     let told = drive_fails(&home, &format!("add new --backend file --path {at}"));
-    assert!(told.contains("no layout file says whose"), "{told}");
+    assert!(told.contains("no layout file describes it"), "{told}");
     // An empty image is another drive of that name.
     std::fs::remove_file(&image).unwrap();
     std::fs::write(&layout, &left).unwrap();
@@ -541,7 +541,7 @@ fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     assert!(told.contains("can't open"), "{told}");
     std::fs::write(home.path("data.img"), vec![7; 1 << 20]).unwrap();
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("data.img")));
-    assert!(told.contains("no layout file says whose"), "{told}");
+    assert!(told.contains("no layout file describes it"), "{told}");
     let told = drive_fails(&home, &format!("add new --backend block --path {}", path("data.img")));
     assert!(told.contains("is a regular file; say so: --backend file"), "{told}");
     let told = drive_fails(&home, "add new --backend block --path /dev/null");

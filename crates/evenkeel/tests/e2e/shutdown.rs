@@ -89,7 +89,7 @@ fn what_was_acknowledged_is_on_the_drive() {
     let mut daemon = home.serve();
     let mut writers = ["db", "batch"].map(|name| Writer::new(home.attach(name)));
     write_until_the_end(&home, &mut daemon, &mut writers);
-    assert!(daemon.log().contains("SIGTERM: completing what is in flight"));
+    assert!(daemon.log().contains("SIGTERM: completing commands in flight"));
     assert!(!home.path("run/api.sock").exists() && !home.path("run/db/cntrl").exists(), "it leaves no sockets");
 
     let daemon = home.serve();

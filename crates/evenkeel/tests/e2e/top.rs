@@ -78,7 +78,7 @@ fn shows_tenants_over_a_restart_of_the_daemon_and_gives_the_terminal_back() {
     screen.wait_for("batch");
     screen.wait_for("none broken");
     daemon.stop();
-    screen.wait_for("no answer, shown is what was");
+    screen.wait_for("no answer, showing the last figures");
     let daemon = home.serve();
     screen.wait_for("none broken");
     screen.keys.write_all(b"q").unwrap();

@@ -38,7 +38,7 @@ pub enum Closed<E> {
     NotReading,
     #[error("it left a message unfinished for too long")]
     Stalled,
-    #[error("a message of a length that its protocol does not have")]
+    #[error("a message of a length outside its protocol")]
     BadLength,
     #[error("the process that keeps it is gone, or told what can't be")]
     KeeperGone,

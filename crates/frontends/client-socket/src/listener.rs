@@ -334,8 +334,8 @@ impl Listener {
         Accepted { fd: Some(fd), door: self.door.get().cloned() }
     }
 
-    /// Removes the socket from the file system and sends away who waits there, from any thread; nobody can connect
-    /// any more, and the path is free for another.
+    /// Removes the socket from the file system and disconnects waiting clients, from any thread. No client can connect
+    /// any more, and the path is free for another socket.
     pub fn close(&self) {
         if self.kept.as_ref().is_some_and(|kept| !kept.end()) {
             return;

@@ -279,7 +279,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let Control { listener, waker, .. } = &*self.control;
         if self.is_full() {
             self.log.warn(&format!(
-                "{}: nobody is served until what its former clients left is closed: the processes that serve those \
+                "{}: no client is served until descriptors of former clients are closed: the processes behind those \
                  files, or the other ends of those sockets, don't answer",
                 self.name
             ));

@@ -112,7 +112,7 @@ fn answer(request: &Request, deleting: &Deleting) -> Result<(Answer, Option<Owne
     }
     let id = request.dev_id;
     let info = control.info(id).ok().filter(|info| info.ublksrv_flags == request.mark);
-    let vanished = || Failed(libc::ENODEV, format!("{name}: somebody deleted its device /dev/ublkb{id}"));
+    let vanished = || Failed(libc::ENODEV, format!("{name}: its device /dev/ublkb{id} was deleted"));
     let info = info.ok_or_else(vanished)?;
     let mut answer = Answer { dev_id: id, ..Answer::default() };
     match request.verb {
@@ -272,7 +272,7 @@ fn make(control: &mut Control, request: &Request, name: &str) -> Result<(Answer,
     let info = control.add(info).map_err(|error| {
         let remedy = match error.raw_os_error() {
             Some(libc::EPERM) => "start the daemon as root, with CAP_SYS_ADMIN",
-            Some(libc::ENOSPC) => "all numbers are taken (`ls /dev/ublkc*`): delete devices that nobody needs",
+            Some(libc::ENOSPC) => "all numbers are taken (`ls /dev/ublkc*`): delete unused devices",
             Some(libc::ENOMEM) => "the kernel has no memory left: use fewer `queues`",
             _ => "see `dmesg`",
         };

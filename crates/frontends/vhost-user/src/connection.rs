@@ -19,7 +19,7 @@ pub enum ProtocolError {
     TooLong { request: String, payload_bytes: u32 },
     #[error("a message that is not a request of version 1")]
     NotARequest,
-    #[error("what it said to an earlier process can't be gone on with: {0}")]
+    #[error("its messages to an earlier process can't be taken over: {0}")]
     NotRestored(String),
     #[error("{request} refused: {why}")]
     Request { request: String, why: String },

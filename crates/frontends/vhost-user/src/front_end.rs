@@ -232,8 +232,8 @@ impl FrontEnd {
         let unknown = features & !(self.spec.features | VHOST_USER_F_PROTOCOL_FEATURES);
         if unknown != 0 {
             return Err(format!(
-                "features {unknown:#x} are not offered; if this guest ran before the device was configured anew, \
-                 restart the guest or take the change back"
+                "features {unknown:#x} are not offered; if the configuration \
+                 changed while this guest ran, restart the guest or undo the change"
             ));
         }
         if self.features != Some(features) {

@@ -31,12 +31,11 @@ enum Yield {
     Never,
 }
 
-/// Send I/O to tenants' disks and measure it, with fio's options. A job runs on every socket given.
+/// Send I/O to tenants' disks and measure it, with fio's options, on all given sockets.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Sockets of tenants, or the directories that hold them as `cntrl` (vfio-user) or `vhost.sock` (vhost-user-blk).
-    /// Or the PCI address of a claimed drive (`evenkeel drive claim`): its first namespace is overwritten like any
-    /// other disk.
+    /// Or the PCI address of a claimed drive, for its first namespace. Writes destroy the data of disk and drive.
     #[arg(required = true, value_name = "SOCKET")]
     sockets: Vec<PathBuf>,
     /// Protocol of the sockets, if their names don't show it.
@@ -57,10 +56,10 @@ pub struct Args {
     /// Jobs per socket, each with its own queue.
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
-    /// Additional queues per socket that get no commands, to measure what they cost the others.
+    /// Additional queues per socket without commands, to measure their cost to the others.
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
     idle_queues: u16,
-    /// NVMe only: priority of a job's queue: urgent, high, medium or low. Several, separated by commas, are given to a
+    /// NVMe only: priority of a job's queue: urgent, high, medium or low. A list, separated by commas, is for a
     /// socket's jobs in turn. Default: from this process's I/O priority (ionice): realtime is high, best-effort medium,
     /// idle low.
     #[arg(long, value_delimiter = ',', value_parser = priority, value_name = "CLASS,…")]
@@ -73,14 +72,13 @@ pub struct Args {
     /// Percentage of reads, for rw and randrw.
     #[arg(long, default_value = "50%", value_parser = percent, value_name = "PERCENT")]
     rwmixread: u8,
-    /// Commands per second and job, sent when due, whatever completes. Latencies then count from when a command was
-    /// due.
+    /// Commands per second and job, sent when due, however many are in flight. Latencies count from the due time.
     #[arg(long, value_parser = count, value_name = "N")]
     rate_iops: Option<u64>,
     /// How --rate-iops spaces commands.
     #[arg(long, default_value = "linear", value_name = "PROCESS")]
     rate_process: Arrivals,
-    /// How long to measure. Default: until the range was transferred once.
+    /// Time to measure. Default: until the range was transferred once.
     #[arg(long, value_parser = duration, value_name = "TIME")]
     runtime: Option<Duration>,
     /// Warm-up before measuring.
@@ -95,8 +93,8 @@ pub struct Args {
     /// Length of the working range. Default: to the end of the disk.
     #[arg(long, value_name = "SIZE|PERCENT")]
     size: Option<Amount>,
-    /// Stamp what is written, check what is read, and read everything back at the end. With read or randread: check
-    /// what an earlier run with the same --randseed and --bs wrote.
+    /// Stamp writes, check reads, and read everything back at the end. With read or randread: check the data of an
+    /// earlier run with equal --randseed and --bs.
     #[arg(long)]
     verify: bool,
     /// Make each write durable before it completes (FUA; with vhost-user-blk a flush after each).

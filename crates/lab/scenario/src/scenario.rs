@@ -110,7 +110,7 @@ impl Scenario {
 
     /// The error for a profile that can't be had.
     pub fn no_profile(&self, why: impl std::fmt::Display) -> ConfigErrors {
-        let remedy = "give the path of a drive profile, from the directory of this file";
+        let remedy = "give the path of a drive profile, relative to this file's directory";
         self.problem(self.drive.profile_mark.as_ref(), format!("can't use the profile: {why}"), remedy)
     }
 

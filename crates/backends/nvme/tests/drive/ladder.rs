@@ -169,7 +169,7 @@ fn a_queue_that_does_not_answer_is_made_anew_and_the_other_goes_on() {
     bench.write(0, 3);
     bench.until_ended(1);
     assert_eq!(bench.outcome(1), Err(DeviceError::Gone));
-    bench.until(|bench| bench.was_told("was deleted and made anew"));
+    bench.until(|bench| bench.was_told("was created again"));
     // What waited was sent to the new queue.
     bench.until(|bench| bench.fake.state().held.len() == 2);
     bench.fake.execute_held();

@@ -1,4 +1,4 @@
-//! No command takes longer than the bound that was vouched for, while what it rests on holds.
+//! No command takes longer than the promised bound, while the bound's assumptions hold.
 //!
 //! A bound says: what finds no more than b at the drive is back within b/R + L_h. So a command that took longer was let
 //! down by one of three:

@@ -33,7 +33,7 @@ impl Buckets {
         Self { limits, pollers, levels: [0; 6], at_ns: 0, most_bytes: 0 }
     }
 
-    /// Other limits from now on; what was had under the old ones is not held against them.
+    /// New limits from now on; use under the old limits does not count against them.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         if limits != self.limits {
             (self.limits, self.levels) = (limits, [0; 6]);

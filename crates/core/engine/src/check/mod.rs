@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | here | [`Rule`], [`Violation`], and the book that they are written into |
 //! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
-//! | `space` | whose each byte of the drive is, while disks come, grow and go |
-//! | `watch`, `turns` | who waits while others are served |
+//! | `space` | the owner of each byte of the drive, while disks come, grow and go |
+//! | `watch`, `turns` | tenants that wait while others are served |
 //! | `shares` | weights over the measured time |
-//! | `least` | what is left to everybody over the measured time, under `evenkeel` |
+//! | `least` | the least share of each tenant over the measured time, under `evenkeel` |
 //! | `limits` | IOPS and bandwidth ceilings over any span |
-//! | `bound` | no command takes longer than what was vouched for |
+//! | `bound` | no command takes longer than its promised bound |
 //! | `classes` | weights of classes over the measured time, under `wrr` and `drr` |
 //!
 //! Some policies are known to starve tenants: K2 serves guaranteed tenants without limit, LPNS as printed suspends the
@@ -73,7 +73,7 @@ pub enum Rule {
     Monotone,
     /// Nobody gets more than its limits.
     Limits,
-    /// No command takes longer than the bound that the policy vouched for, while what it rests on holds (`lpns`).
+    /// No command takes longer than the policy's bound, while the bound's assumptions hold (`lpns`).
     Bound,
     /// A tenant that comes is served, and one that left is forgotten: by the board and in the pollers' tables.
     Membership,

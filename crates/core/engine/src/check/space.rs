@@ -1,4 +1,4 @@
-//! Each byte of the drive is one disk's, at its place in that disk, and nobody else's before it was overwritten.
+//! Each byte of the drive is one disk's, at its place in that disk, and no other disk's before it was overwritten.
 //!
 //! A record of its own, unit by unit, beside the layout that gives ranges out: it believes only what commands did.
 

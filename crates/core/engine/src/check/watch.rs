@@ -51,7 +51,7 @@ impl Watch {
         Self { limit_ns, turn, queues: Vec::new() }
     }
 
-    /// The first VQ that starves, and for how long; each is told once, until it is served again.
+    /// The first VQ that starves, and for how long; each is reported once, until it is served again.
     pub(crate) fn look(
         &mut self,
         queues: impl Iterator<Item = Queue>,

@@ -37,7 +37,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         self.push(until_ns, Event::Vcpu { tenant, vcpu });
     }
 
-    /// The mutex goes to who waits longest.
+    /// The mutex goes to the longest waiter.
     pub(super) fn release(&mut self) {
         match self.mutex.release() {
             Some((Holder::Vcpu { tenant, vcpu }, handover_ns)) => self.grant(tenant, vcpu, handover_ns),

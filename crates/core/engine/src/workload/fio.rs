@@ -14,7 +14,7 @@ pub struct Fio {
     pub jobs: u32,
     /// I/Os that each keeps outstanding: the papers' d.
     pub iodepth: u32,
-    /// What it asks for.
+    /// Its load.
     pub access: Access,
 }
 

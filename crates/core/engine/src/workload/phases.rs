@@ -72,7 +72,7 @@ impl Phases {
 
 /// One thread of [`Phases`].
 struct PhasesJob {
-    /// How long each lasts, and what it asks for.
+    /// How long each lasts, and its load.
     phases: Box<[(u64, Option<Picker>)]>,
     round_ns: u64,
     rng: Rng,

@@ -13,7 +13,7 @@ use crate::{Action, Job, Shape};
 pub struct Request {
     /// When it arrives, in ns from the first one; never before the one in front of it.
     pub time_ns: u64,
-    /// What it asks for.
+    /// Its load.
     pub shape: Shape,
 }
 

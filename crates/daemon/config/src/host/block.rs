@@ -34,7 +34,7 @@ fn no_commands(path: &Path, why: &str) -> String {
 /// By what sysfs has of the block device, and by its name there, whatever the path was.
 fn character_device(sys: &Path) -> Result<PathBuf, String> {
     if sys.join("partition").exists() {
-        return Err("it is a part of a namespace, and they are for all of it".into());
+        return Err("it is a partition, and NVMe commands are for a whole namespace".into());
     }
     let name = sys.canonicalize().ok().and_then(|device| Some(device.file_name()?.to_str()?.to_owned()));
     let rest = name.as_deref().and_then(|name| name.strip_prefix("nvme"));
@@ -250,7 +250,7 @@ mod tests {
         assert!(missing.contains("/dev/ng4097n1 is missing"), "{missing}");
         let part = device("nvme4097n1p2");
         std::fs::write(part.join("partition"), "2").expect("a file");
-        assert!(told(&part).contains("a part of a namespace"));
+        assert!(told(&part).contains("it is a partition"));
     }
 
     #[test]

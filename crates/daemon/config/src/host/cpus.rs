@@ -107,8 +107,7 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
         ),
         () if polling + adaptive > cpus => (
             format!(
-                "{} pollers keep a CPU busy while they have commands, {may_use}: one that waits for a CPU keeps no \
-                 promise",
+                "{} pollers keep a CPU busy while they have commands, {may_use}: waiting for a CPU breaks promises",
                 polling + adaptive
             ),
             "let the daemon have more CPUs, let tenants share pollers (threads = \

@@ -38,11 +38,11 @@ pub(super) fn open_safe(path: &Path, owners: &[u32]) -> Result<Option<OwnedFd>, 
     };
     let stat = fstat(&fd).map_err(|errno| (format!("can't look at {at}: {errno}"), "check it".into()))?;
     if !owners.contains(&stat.st_uid) {
-        let what = format!("{at} belongs to user {}, who could put sockets of their own there", stat.st_uid);
+        let what = format!("{at} belongs to user {}, which could put its own sockets there", stat.st_uid);
         return Err((what, format!("give it to the daemon's user (chown {} {at}), or choose another", owners[1])));
     }
     if stat.st_mode & 0o022 != 0 {
-        let what = format!("others than its owner may write to {at} (mode {:04o})", stat.st_mode & 0o7777);
+        let what = format!("users other than its owner may write to {at} (mode {:04o})", stat.st_mode & 0o7777);
         return Err((what, format!("keep them out: chmod go-w {at}")));
     }
     Ok(Some(fd))

@@ -205,7 +205,7 @@ impl Config {
             _ => metadata.file_type().is_block_device(),
         };
         if !is_it {
-            let what = format!("what was handed over as {} is {}", path.display(), kind_of(&metadata));
+            let what = format!("the descriptor handed over as {} is {}", path.display(), kind_of(&metadata));
             let remedy = match () {
                 () if metadata.is_file() => "say so: --backend file",
                 () if metadata.file_type().is_block_device() => "say so: --backend block",
@@ -370,7 +370,7 @@ impl Config {
             let least = Size(RANGE_STEP_BYTES);
             let what =
                 format!("{} has {} bytes, and a drive has {least} at least", found.path.display(), found.len_bytes);
-            sink.maybe_at(self.marks.path.as_ref(), what, "see whose file it is, and give the path of a drive");
+            sink.maybe_at(self.marks.path.as_ref(), what, "check this file, and give the path of a drive");
             return None;
         }
         let size_bytes = self.device.size.map_or(whole, |size| size.0);
@@ -457,7 +457,7 @@ impl Config {
         if !create {
             let bytes = self.device.size.unwrap_or(Size(64 << 30)).0;
             let how = if self.device.size.is_some() { "create = true" } else { "create = true and size = \"64GiB\"" };
-            let remedy = format!("write {how} to have it created, or: truncate -s {bytes} {}", path.display());
+            let remedy = format!("write {how} to create it, or: truncate -s {bytes} {}", path.display());
             sink.maybe_at(mark, format!("{} does not exist", path.display()), remedy);
             return None;
         }
@@ -493,7 +493,7 @@ impl Config {
             return "give the daemon's user read and write access to it".to_owned();
         };
         let chown = format!("chown {} {}", user.name, path.display());
-        format!("root follows no links of others; give it to the daemon's user: {chown}")
+        format!("root does not follow other users' links; give it to the daemon's user: {chown}")
     }
 
     fn writable_directory(&self, sink: &mut Sink<'_>, path: &Path) {

@@ -48,7 +48,7 @@ impl Survey {
         is_known: impl Fn(String) -> bool,
     ) -> Result<Self, Error> {
         if !controller.admin().active_namespaces()?.contains(&nsid) {
-            return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
+            return Err(Error::Unsuitable("it has no namespace of that number; set `nsid`"));
         }
         let namespace = controller.admin().identify_namespace(nsid)?;
         let serial = plain(&controller.identity().sn);
@@ -173,7 +173,7 @@ impl Config {
         let for_pollers = granted.saturating_sub(has_new.into());
         let (most, pollers) = (usize::from(for_pollers / LEAST_HWQS), self.poller_plan().len().max(1));
         if most == 0 {
-            return "such a drive can be served through the kernel alone: give it back by `evenkeel drive release`, and \
+            return "such a drive can only be served through the kernel: give it back by `evenkeel drive release`, and \
                     write backend = \"block\""
                 .to_owned();
         }
@@ -214,7 +214,7 @@ fn layouts_in(state_dir: &Path) -> impl Iterator<Item = LayoutFile> {
 
 /// How a drive picks among a policy's queues, and what would have it do otherwise.
 fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String, String) {
-    let mut remedy = "nothing is to be done about it".to_owned();
+    let mut remedy = "there is no remedy".to_owned();
     if !is_weighted {
         return ("round robin: it has no weights".to_owned(), remedy);
     }
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_a_policy_makes_of_a_drives_arbitration_is_said() {
-        let nothing = "nothing is to be done about it";
+        let nothing = "there is no remedy";
         for (policy, device, said, remedy) in [
             ("\"lpns\"", "", ": the 1-1 queues of guaranteed tenants are high, all others medium", nothing),
             ("\"drr\"", "", ", which drr leaves alone: all queues are medium", nothing),

@@ -64,7 +64,7 @@ section! { "What stands above all headings." top
 
 section! { "`[daemon]`." daemon
     USER: Shaped<Account> = "user", ACCOUNT, Absent("the user that starts it"), AtStart,
-        "The user that a daemon becomes that is started as root.";
+        "The user that a daemon started as root switches to.";
 }
 
 section! { "`[api]`." api
@@ -92,7 +92,7 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
     LAYOUT_FILE: Shaped<PathBuf> = "layout_file", super::PATH, Absent("beside an image, else in `state_dir`"), AtStart,
         "Where the drive's layout is kept.";
     WIPE: Word<WipeBy> = "wipe", Word(WIPES), Is(WipeBy::Overwrite), AtStart,
-        "How the data of deleted disks become zeros: written, or made by the drive.";
+        "How deleted disks are zeroed: by writes, or by the drive's own command.";
     MEMORY_BACKED: Flag = "memory_backed", Flag, Is(true), AtStart,
         "Whether the drive model keeps data; without, it reads as zeros.";
     NVME_COMMANDS: Flag = "nvme_commands", Flag, Is(false), AtStart,
@@ -108,7 +108,7 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
 section! { "What a `[[drive]]` has beside." drive
     NAME: Shaped<String> = "name", NAME_OF_DISK, Needed, AtStart, "The drive's name.";
     NOFAIL: Flag = "nofail", Flag, Is(false), AtStart,
-        "Whether the daemon starts without this drive where it can't be had.";
+        "Whether the daemon starts without this drive if it is unavailable.";
     POLICY: Apart = "policy", SECTION, Absent("the `[policy]` at the top"), AtOnce, "Section: this drive's policy.";
     POLLERS: Apart = "pollers", SECTION, Absent("the `[pollers]` at the top"), AtStart,
         "Section: this drive's pollers.";
@@ -116,7 +116,7 @@ section! { "What a `[[drive]]` has beside." drive
 
 section! { "`[policy]`, whatever its name." any_policy
     NAME: Word<PolicyKind> = "name", Word(POLICIES), Is(PolicyKind::Evenkeel), AtOnce,
-        "The policy; each has keys of its own, and refuses those of others.";
+        "The policy; each has its own keys and refuses those of other policies.";
 }
 
 section! { "`[policy]` of `lpns`." lpns
@@ -137,7 +137,7 @@ section! { "`[policy]` of `fair`." fair
 
 section! { "`[policy]` of `wrr`: weights in commands." wrr
     MAX_IN_FLIGHT: Whole<u32> = "max_in_flight", Whole(1, 65_536), Absent("what keeps the drive nine tenths busy"),
-        AtOnce, "Commands of 4 KiB that all tenants may have with the drive; larger ones count as several.";
+        AtOnce, "Commands of 4 KiB that all tenants together may have in flight; larger ones count as several.";
     HIGH_WEIGHT: Whole<u16> = "high_weight", Whole(1, 256), Is(ArbitratedConfig::wrr().high_weight), AtOnce,
         "Commands of the class high in a round.";
     MEDIUM_WEIGHT: Whole<u16> = "medium_weight", Whole(1, 256), Is(ArbitratedConfig::wrr().medium_weight), AtOnce,
@@ -150,7 +150,7 @@ section! { "`[policy]` of `wrr`: weights in commands." wrr
 
 section! { "`[policy]` of `drr`: weights in KiB." drr
     MAX_IN_FLIGHT: Whole<u32> = "max_in_flight", Whole(1, 65_536), Absent("what keeps the drive nine tenths busy"),
-        AtOnce, "Commands of 4 KiB that all tenants may have with the drive; larger ones count as several.";
+        AtOnce, "Commands of 4 KiB that all tenants together may have in flight; larger ones count as several.";
     HIGH_WEIGHT: Whole<u16> = "high_weight", Whole(1, 1024), Is(ArbitratedConfig::drr().high_weight), AtOnce,
         "KiB of each tenant of the class high in a round.";
     MEDIUM_WEIGHT: Whole<u16> = "medium_weight", Whole(1, 1024), Is(ArbitratedConfig::drr().medium_weight), AtOnce,
@@ -161,7 +161,7 @@ section! { "`[policy]` of `drr`: weights in KiB." drr
 
 section! { "`[pollers]`." pollers
     BEST_EFFORT: Whole<u16> = "best_effort", Whole(1, 64), Is(1), AtStart,
-        "Threads that tenants share that have none of their own.";
+        "Threads shared by tenants without threads of their own.";
     CPUS: Shaped<Vec<u32>> = "cpus", CPUS_OF_HOST, Absent("not pinned"), AtStart,
         "CPUs of these pollers and of guaranteed tenants', in turn.";
     IDLE_AFTER: Span = "idle_after", Span(Nanos::from_millis(1), Nanos::from_millis(3_600_000)),
@@ -170,15 +170,15 @@ section! { "`[pollers]`." pollers
 
 section! { "`[[tenant]]`." tenant
     NAME: Shaped<String> = "name", NAME_OF_DISK, Needed, Never("keep the name: a disk's data are found by it"),
-        "The disk's name and that of its socket's directory; its place on the drive goes by it.";
+        "Name of the disk and of its socket's directory; it identifies the disk's place on the drive.";
     LABELS: Shaped<BTreeMap<String, String>> = "labels",
         Shaped("at most 16 texts, such as `{ pvc = \"data-0\" }`", labels, |labels| format!("{labels:?}")),
-        Absent("none"), AtOnce, "Names that others know it by, shown wherever it is.";
-    DRIVE: Shaped<String> = "drive", NAME_OF_DISK, Absent("chosen when it first comes"),
+        Absent("none"), AtOnce, "Labels for other tools, shown wherever the disk is.";
+    DRIVE: Shaped<String> = "drive", NAME_OF_DISK, Absent("chosen when it is first served"),
         Never("write the drive that it is on, or remove the key: a disk is not moved"), "The drive that it is on.";
     SIZE: Shaped<Size> = "size", super::SIZE, Needed, AtOnce, "Size of the disk; it can grow, and not shrink.";
     OFFSET: Shaped<Size> = "offset", Shaped("a size, also `0`", size_or_zero, ToString::to_string),
-        Absent("chosen when it first comes"),
+        Absent("chosen when it is first served"),
         Never("write the offset that it has, or remove the key: a disk is not moved"), "Where it begins on the drive.";
     FRONTEND: Word<&str> = "frontend", Word(FRONTENDS), Is(VFIO_USER), Detached,
         "What the guest sees: an NVMe drive, a virtio-blk disk, or a block device of this host.";
@@ -189,7 +189,7 @@ section! { "`[[tenant]]`." tenant
         "The promised latency, from the doorbell to the posted completion.";
     LATENCY_PERCENTILE: Percent = "latency_percentile", Percent(50.0, 99.9),
         By("`99` where `class` is `guaranteed`", |of| is_guaranteed(of).then_some(Percentile::P99)), AtOnce,
-        "Commands of 100 that meet the target.";
+        "Percentage of commands that must meet the target.";
     MAX_MEMORY: Shaped<Size> = "max_memory", Shaped("a size, `1MiB` and more", size, ToString::to_string),
         Usually(USUAL_MEMORY, "less with hundreds of tenants"), Detached,
         "Memory that the client may have mapped.";
@@ -210,7 +210,7 @@ section! { "`[[tenant]]`." tenant
     RW_IOPS: Iops = "rw_iops", RATE, Absent("no limit"), AtOnce, "At most this many commands per second.";
     R_IOPS: Iops = "r_iops", RATE, Absent("no limit"), AtOnce, "At most this many reads per second.";
     W_IOPS: Iops = "w_iops", RATE, Absent("no limit"), AtOnce,
-        "At most this many commands per second that are no reads.";
+        "At most this many commands per second other than reads.";
     RW_BANDWIDTH: Shaped<Bandwidth> = "rw_bandwidth", BANDWIDTH, Absent("no limit"), AtOnce,
         "At most this many bytes read and written per second.";
     R_BANDWIDTH: Shaped<Bandwidth> = "r_bandwidth", BANDWIDTH, Absent("no limit"), AtOnce,
@@ -230,7 +230,7 @@ section! { "`[[tenant]]`." tenant
     THREADS: Word<Threads> = "threads", Word(super::THREADS),
         By("`dedicated` of a guaranteed tenant where the policy gives it a poller, else `shared`",
             |of| (!is_guaranteed(of)).then_some(Threads::Shared)), Detached,
-        "The threads that serve it: others' too, one alone, or one for each queue.";
+        "The threads that serve it: shared ones, one of its own, or one for each queue.";
     MODE: Word<Mode> = "mode", Word(MODES), Is(Mode::Adaptive), Detached,
         "When the threads of a virtio-blk disk or block device sleep: without I/O for a while, never, or always.";
     CPUS: Shaped<Vec<u32>> = "cpus", CPUS_OF_HOST, Absent("not pinned"), Detached,
@@ -245,7 +245,7 @@ section! { "`[[tenant]]`." tenant
 
 section! { "`[tenant.demand]`, in fio's words." demand
     RW: Apart = "rw", Apart("`read`, `write`, `randread`, `randwrite`, `rw`, `randrw`"), Needed, AtOnce,
-        "Operations, in order or anywhere.";
+        "Operations, sequential or random.";
     RWMIXREAD: Whole<u32> = "rwmixread", Whole(0, 100), Is(50), AtOnce, "Reads in 100 of `rw` and `randrw`.";
     BS: Apart = "bs", Apart("a size up to `16m`, or several with shares such as `4k/60:64k/40`"), Written("4k"),
         AtOnce, "Block sizes.";

@@ -100,7 +100,7 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("a", 4, ""), ("b", 61, "")]),
             64,
-            "ek.toml:10:8: no room for tenant \"b\" to grow from 8MiB to 61MiB: 52MiB more could be had; write \
+            "ek.toml:10:8: no room for tenant \"b\" to grow from 8MiB to 61MiB: 52MiB more is available; write \
              size = \"8MiB\", or make the device larger",
         ),
         (
@@ -111,8 +111,8 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("a", 4, ""), ("b", 8, "")]),
             63,
-            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; give the drive its old size back; if it was \
-             shrunk on purpose behind the last tenant, write the new size_bytes into the layout file",
+            "ek.toml:3:8: /drive.img has 63MiB, it had 64MiB before; restore the drive's old size; if it was shrunk \
+             on purpose behind the last tenant, write the new size_bytes into the layout file",
         ),
         (
             config(&[("c", 4, "offset = \"2MiB\"")]),
@@ -129,7 +129,7 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("c", 53, "")]),
             64,
-            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: at most 52MiB could be had; make it smaller, or the \
+            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: at most 52MiB is available; make it smaller, or the \
              device larger, or free what 2 tenants that are not configured hold (12MiB) by `evenkeel disk delete`",
         ),
     ];
@@ -359,7 +359,7 @@ fn what_is_wrong_with_a_drive_is_told() {
 
     let shown = told("size = \"16MiB\"");
     assert!(
-        shown.contains("drive.img does not exist; write create = true to have it created, or: truncate -s 16777216 "),
+        shown.contains("drive.img does not exist; write create = true to create it, or: truncate -s 16777216 "),
         "{shown}"
     );
     fs::create_dir(&image).expect("directory");
@@ -370,7 +370,7 @@ fn what_is_wrong_with_a_drive_is_told() {
     fs::write(&image, b"root:x:0:0").expect("no drive");
     for also in ["", "size = \"16MiB\"", "size = \"16MiB\"\ncreate = true"] {
         let told = told(also);
-        assert!(told.contains("drive.img has 10 bytes, and a drive has 4KiB at least; see whose file it is"), "{told}");
+        assert!(told.contains("drive.img has 10 bytes, and a drive has 4KiB at least; check this file"), "{told}");
         assert!(!told.contains("truncate"), "{told}");
     }
     fs::write(&image, vec![1; 8192]).expect("small");
@@ -379,7 +379,7 @@ fn what_is_wrong_with_a_drive_is_told() {
             .contains("drive.img has 8KiB, less than size = \"16MiB\"; lower size, or grow it: truncate")
     );
     assert!(told("size = \"16MiB\"\ncreate = true").contains("less than size"), "a file with data is never made anew");
-    assert!(told("").contains("no room for tenant \"a\" of 4MiB: at most 8KiB could be had"));
+    assert!(told("").contains("no room for tenant \"a\" of 4MiB: at most 8KiB is available"));
 
     let text = format!(
         "runtime_dir = \"{0}/file/run\"\nstate_dir = \"{0}\"\n[device]\nbackend = \"block\"\npath = \"{0}/drive.img\"\n\
@@ -431,7 +431,7 @@ fn data_without_a_layout_file_is_served_only_at_given_offsets() {
     let image = dir.path().join("drive.img");
     fs::write(&image, vec![7; 8 * MIB as usize]).expect("an image with data");
     let refused = Prepared::new(image_config(dir.path(), "", &["a"])).expect_err("nobody knows whose data this is");
-    assert!(refused.to_string().contains("no layout file says whose"), "{refused}");
+    assert!(refused.to_string().contains("no layout file describes it"), "{refused}");
     let placed = || {
         let text = format!(
             "runtime_dir = \"{0}\"\n[device]\nbackend = \"file\"\npath = \"{0}/drive.img\"\n\
@@ -441,10 +441,10 @@ fn data_without_a_layout_file_is_served_only_at_given_offsets() {
         Prepared::new(Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}")))
     };
     let prepared = placed().unwrap_or_else(|e| panic!("{e}"));
-    assert!(prepared.warnings.iter().any(|w| w.what.contains("no layout file says whose")));
+    assert!(prepared.warnings.iter().any(|w| w.what.contains("no layout file describes it")));
     prepared.commit().unwrap_or_else(|e| panic!("{e}"));
     let prepared = placed().unwrap_or_else(|e| panic!("{e}"));
-    assert!(prepared.warnings.iter().all(|w| !w.what.contains("says whose")));
+    assert!(prepared.warnings.iter().all(|w| !w.what.contains("no layout file describes it")));
 }
 
 #[test]

@@ -273,7 +273,7 @@ impl LogWriter {
     fn tell_what_was_lost(&self) {
         let lost = self.shared.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            self.tell(&Entry::warning(&format!("{lost} log lines were lost: nobody read them in time")));
+            self.tell(&Entry::warning(&format!("{lost} log lines were lost: they were read too slowly")));
         }
     }
 

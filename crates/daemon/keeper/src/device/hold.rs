@@ -87,7 +87,7 @@ impl Device {
         let mut tried = Vec::new();
         let mut of_client = |name| fd(name).inspect(|fd| tried.push(fd.as_raw_fd()));
         let mut relay = Relay::restore(&mut from, &mut of_client).unwrap_or_else(|| {
-            line(&format!("{name}: its client is lost: not all of it was kept"));
+            line(&format!("{name}: its client is lost: its state was not kept completely"));
             file.forget(&tried);
             Relay::new(framing)
         });

@@ -100,7 +100,7 @@ impl Thread {
             match self.wait(&state) {
                 Ok(ready) => self.act(&mut state, ready),
                 Err(errno) => {
-                    self.log.line(&format!("waiting for its client failed: {errno}; nobody can connect any more"));
+                    self.log.line(&format!("waiting for its client failed: {errno}; no client can connect any more"));
                     break;
                 }
             }
@@ -338,13 +338,13 @@ impl Thread {
                     }
                 };
                 if !made_sense {
-                    self.log.line("the daemon says what makes no sense; its channel is closed");
+                    self.log.line("the daemon sent an invalid message; its channel is closed");
                     self.lose_daemon(state);
                 }
             }
             Ok(Received::TooManyFds(fds)) => {
                 state.relay.discard(fds);
-                self.log.line("no descriptor is left for what the daemon says; its channel is closed");
+                self.log.line("no descriptor is left for the daemon's message; its channel is closed");
                 self.lose_daemon(state);
             }
             Ok(Received::End) | Err(_) => self.lose_daemon(state),
@@ -365,7 +365,7 @@ impl Thread {
         state.alone_since = Some(now());
         self.channel_is_full = false;
         if state.relay.socket().is_some() {
-            self.log.line("the daemon is gone; the client waits for the next one");
+            self.log.line("the daemon ended; the client waits for the next daemon");
         }
     }
 
@@ -410,7 +410,7 @@ impl Thread {
             return;
         }
         if self.door.is_full() {
-            self.log.line("nobody is served until what its former clients left is closed");
+            self.log.line("no client is served until descriptors of former clients are closed");
             self.rests_until = Some(now() + REST);
             return;
         }
@@ -449,7 +449,7 @@ impl Thread {
         } else if is_over(state.midway_since, self.common.stall_limit) {
             state.relay.lose(Gone::Stalled);
         } else if self.common.give_up_after.is_some_and(|limit| is_over(state.alone_since, limit)) {
-            self.log.line("no daemon came back; the client is given up");
+            self.log.line("no daemon came back; the client is disconnected");
             state.relay.lose(Gone::Left);
         }
     }
@@ -462,8 +462,8 @@ fn reason(why: Gone) -> String {
         Gone::ForeignFd => "a descriptor that is neither memory nor an eventfd nor a Unix socket".into(),
         Gone::Stalled => "it left a message unfinished for too long".into(),
         Gone::NotReading => "it does not read its replies".into(),
-        Gone::BadLength => "a message of a length that its protocol does not have".into(),
-        Gone::Socket(errno) if errno == Errno::NOBUFS.raw_os_error() => "more is to be kept of it than can be".into(),
+        Gone::BadLength => "a message of a length outside its protocol".into(),
+        Gone::Socket(errno) if errno == Errno::NOBUFS.raw_os_error() => "its state is too large to keep".into(),
         Gone::Socket(errno) => format!("its socket failed: {}", Errno::from_raw_os_error(errno)),
     }
 }

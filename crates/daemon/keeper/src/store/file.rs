@@ -106,7 +106,7 @@ impl File {
             .write_all_at(&[&(bytes.len() as u64).to_le_bytes()[..], &bytes].concat(), at)
             .and_then(|()| self.file.write_all_at(&(self.turn + 1).to_le_bytes(), 8));
         if written.is_err() {
-            self.store.fail("no memory is left for what is to be kept");
+            self.store.fail("no memory is left for the clients' state");
             // What it does not mention may be closed, and others have those numbers then.
             self.mentioned.extend(mentioned);
             return self.remove();

@@ -63,7 +63,7 @@ impl Store {
     /// Stores something under a word of its own.
     pub fn put(&self, word: &str, fd: BorrowedFd<'_>) {
         if !self.manager.tell(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={word}"), &[fd]) {
-            self.fail("the service manager does not take what is to be kept");
+            self.fail("the service manager does not take the clients' state");
         }
     }
 

@@ -187,7 +187,7 @@ fn a_program_that_can_not_go_on_is_not_let() {
             line.clear();
             std::io::BufRead::read_line(&mut told, &mut line).unwrap();
         }
-        assert!(line.contains(why) && line.contains("this one goes on"), "{line}");
+        assert!(line.contains(why) && line.contains("this keeper continues"), "{line}");
         at.client.send(&message(1, b"still"));
         let (number, _) = at.channel.message(How::New, &message(1, b"still"));
         at.channel.answer(at.number, number, false, b"there");
@@ -197,7 +197,7 @@ fn a_program_that_can_not_go_on_is_not_let() {
     std::fs::write(&other, "#!/bin/sh\nexit 3\n").unwrap();
     std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::rename(&other, &program).unwrap();
-    refuses(&mut at, "can't go on with what this one has");
+    refuses(&mut at, "can't take over this keeper's state");
     std::fs::remove_file(&program).unwrap();
     refuses(&mut at, "can't be started");
     // A program that says it can, and then can't be executed.

@@ -34,7 +34,7 @@ pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 enum Order {
     Current(Sender<Current>),
     Stop(Sender<()>),
@@ -57,9 +57,9 @@ pub struct Summaries {
     directory: Arc<Path>,
 }
 
-/// What the thread asks, and tells.
+/// The thread's sources and its log.
 pub struct Around {
-    /// Says what is there.
+    /// Reads the drives and tenants.
     pub daemon: Box<dyn Daemon>,
     /// The pollers' clock.
     pub clock: Clock,
@@ -88,7 +88,7 @@ impl Summaries {
         &self.directory
     }
 
-    /// What no file has yet. `None`: it is not to be had now.
+    /// Summaries that no file has yet. `None`: unavailable now.
     pub fn current(&self) -> Option<Current> {
         let (done, answer) = channel();
         self.orders.send(Order::Current(done)).ok()?;
@@ -110,7 +110,7 @@ struct Keeper {
     directory: PathBuf,
     around: Around,
     store: Option<Store>,
-    /// Why nothing is written, as it was told.
+    /// Why nothing is written, as reported.
     trouble: Option<String>,
     views: Vec<DriveView>,
     marks: Marks,
@@ -184,10 +184,8 @@ impl Keeper {
                 // A daemon on trial has no such directory, and nobody misses its summaries.
                 let is_there = self.directory.parent().is_some_and(Path::is_dir);
                 let level = if is_there { Level::Warn } else { Level::Info };
-                let line = format!(
-                    "no summaries of the last day are kept in {directory}: {why}; everything else goes on, and so do \
-                     they once they can be written"
-                );
+                let line =
+                    format!("no summaries of the last day are kept in {directory}: {why}; they resume once that ends");
                 (self.around.sink)(level.of_daemon(), &line);
             }
             (Some(_), None) => {

@@ -43,7 +43,7 @@ pub enum Culprit {
 /// A cause with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// What or who it is.
+    /// The cause: a tenant, or a part of the host.
     pub culprit: Culprit,
     /// Part of a sentence for an operator, without a full stop.
     pub why: String,
@@ -140,7 +140,7 @@ fn unanswered(situation: &Situation<'_>) -> Option<Cause> {
 fn own_doing(Situation { own, .. }: &Situation<'_>) -> Option<Cause> {
     let (waited, served) = (own.now.waited(), own.now.served);
     if let Some(limits) = own.held_to.as_ref().filter(|_| waited > served) {
-        let why = format!("its commands wait {} in its queue, since it is held to {limits}", words(waited));
+        let why = format!("its commands wait {} in its queue, because it is limited to {limits}", words(waited));
         return Some(Cause::new(Culprit::Limits, why));
     }
     Some(Cause::new(Culprit::Own, own.excess()?))
@@ -181,7 +181,7 @@ fn by_model(situation: &Situation<'_>) -> Option<Cause> {
         return Some(Cause::new(Culprit::Own, why));
     }
     if neighbours.iter().all(|it| it.now.is_idle()) {
-        return Some(drive_or_host(situation, "nobody else asks for anything"));
+        return Some(drive_or_host(situation, "no other tenant sends commands"));
     }
     let others = neighbours.iter().filter_map(|it| it.now.as_demand(&it.asks));
     let all: Vec<_> = std::iter::once(asks).chain(others).collect();
@@ -252,11 +252,11 @@ fn by_load(situation: &Situation<'_>) -> Option<Cause> {
     }
     if let Some(usual) = own.usual.filter(|usual| !usual.is_idle()) {
         if host.is_unusual() {
-            return Some(Cause::new(Culprit::Host, format!("{}, and nobody did more than usual", host.in_words())));
+            return Some(Cause::new(Culprit::Host, format!("{}, and no tenant did more than usual", host.in_words())));
         }
         if own.now.served.0 as f64 > SLOW * usual.served.0 as f64 {
             let [now, before] = [own.now.served, usual.served].map(words);
-            let why = format!("it took {now} for a command, usually {before}, and nobody did more than usual");
+            let why = format!("it took {now} for a command, usually {before}, and no tenant did more than usual");
             return Some(Cause::new(Culprit::Drive, why));
         }
     }

@@ -54,17 +54,16 @@ fn thought_of(situation: &Situation<'_>, culprit: Culprit, drive: &str) -> Vec<R
             limit(situation, at, goal).into_iter().chain(promise(situation, at, goal)).collect()
         }
         Culprit::Own => {
-            let what = "it asked for more than its latency bears: let it keep fewer commands outstanding, or allow it \
-                        a higher latency";
+            let what = "its load is too high for its target: keep fewer commands outstanding, or raise the target";
             vec![plain(what, None)]
         }
         Culprit::Limits => {
-            let what = format!("a higher limit for {tenant:?}, which is held by its own");
+            let what = format!("a higher limit for {tenant:?}, which its own limit holds back");
             vec![plain(&what, Some(format!("{SET}{tenant} --rw-iops …")))]
         }
         Culprit::Drive => {
             let what = format!(
-                "see what drive {drive:?} says of its health; if it is well, its profile may be another drive's: \
+                "check the health of drive {drive:?}; if it is healthy, its profile may be another drive's: \
                  `evenkeel calibrate` measures it"
             );
             vec![plain(&what, Some("evenkeel drive list".to_owned()))]

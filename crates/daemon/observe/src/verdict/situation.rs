@@ -65,7 +65,7 @@ const TOLERANCE: f64 = 1.1;
 /// A load that is higher than usual by this fraction is unusual.
 const GROWN: f64 = 0.5;
 
-/// Changes below this fraction of the drive's whole load make nobody wait.
+/// Changes below this fraction of the drive's whole load delay no tenant.
 const MATTERS: f64 = 0.1;
 
 impl Model<'_> {
@@ -85,15 +85,15 @@ impl Party {
         let declared_bytes = tenant.mean_len_bytes();
         if measured.mean_len_bytes > TOLERANCE * declared_bytes {
             let [kib, declared] = [measured.mean_len_bytes, declared_bytes].map(|bytes| bytes / 1024.0);
-            return Some(format!("its commands have {kib:.1} KiB in the mean, declared are {declared:.1}"));
+            return Some(format!("its commands have {kib:.1} KiB in the mean, {declared:.1} are declared"));
         }
         match tenant.load {
             Load::Open { rate_iops } if measured.iops > TOLERANCE * rate_iops => {
-                Some(format!("it asks {:.0} times a second, declared are {rate_iops:.0}", measured.iops))
+                Some(format!("it asks {:.0} times a second, {rate_iops:.0} are declared", measured.iops))
             }
             // Half a command more than declared is rounding.
             Load::Closed { depth } if measured.outstanding() > TOLERANCE * f64::from(depth) + 0.5 => {
-                Some(format!("it keeps {:.0} commands outstanding, declared are {depth}", measured.outstanding()))
+                Some(format!("it keeps {:.0} commands outstanding, {depth} are declared", measured.outstanding()))
             }
             _ => None,
         }
@@ -179,7 +179,7 @@ impl Situation<'_> {
         let why = match neighbour.excess() {
             Some(excess) => excess,
             None if times > TOLERANCE => format!("it has {load}, {times:.1} times its share"),
-            None => format!("it has {load}, no more than it may; the promise does not hold beside it"),
+            None => format!("it has {load}, which is allowed; the promise does not hold beside it"),
         };
         Some((at, why))
     }

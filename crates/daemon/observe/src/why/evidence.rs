@@ -29,7 +29,7 @@ pub fn situation<'a>(
     let Comparison { then, usual, starved, usual_starved, promise, weight, spell, .. } = comparison;
     // The history keeps no weights of neighbours.
     let neighbours = comparison.neighbours.iter();
-    let restart = "another daemon started then, and commands waited for it; nobody did more than usual";
+    let restart = "another daemon started then, and commands waited for it; no tenant did more than usual";
     Situation {
         model,
         own: party(tenant, (*promise, *weight), then, usual.as_ref(), foresight),

@@ -25,7 +25,7 @@ use api::{DiskError, Reason};
 /// Questions that wait at a time. Further clients are told to come later.
 const MOST_QUESTIONS: usize = 16;
 
-/// How far back the time before says what is usual.
+/// How much earlier time shows the usual load.
 const USUAL_MS: u64 = 30 * 60_000;
 
 /// How far back an event may have to do with it.
@@ -43,7 +43,7 @@ enum Question {
     LastHour(Box<dyn FnOnce(Arc<LastHour>) + Send>),
 }
 
-/// The others' end of the thread. It ends when nobody can ask any more.
+/// The handle of the thread. The thread ends when no handle is left.
 #[derive(Clone)]
 pub struct Asker {
     questions: SyncSender<Question>,
@@ -75,7 +75,7 @@ impl Asker {
         let WhyAsked { from_unix_ms, to_unix_ms } = asked;
         let invalid = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
         if to_unix_ms <= from_unix_ms {
-            return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a time that has a length");
+            return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a span longer than 0");
         }
         if to_unix_ms - from_unix_ms > MAX_WHY_MS {
             let title = format!("{} s are too long a time", (to_unix_ms - from_unix_ms) / 1000);
@@ -168,7 +168,7 @@ fn answer(
     let events = all_events(&past, &kept.events);
     if comparison.spell.others > 0 {
         let others = comparison.spell.others;
-        notes.push(format!("{others} more slow spells in that time, which cost less: ask for a shorter time"));
+        notes.push(format!("{others} more slow spells in that time cost less: ask for a shorter time"));
     }
     notes.extend(former(tenant, &comparison, &events));
     let view = views.iter().find(|view| *view.name == *comparison.drive);
@@ -192,7 +192,7 @@ fn is_restarted(events: &[Event], spell: RangeInclusive<u64>, past: &Past) -> bo
     started().filter(|at| spell.contains(at)).any(|at| had_one(&at))
 }
 
-/// Those in the files, and those that are still told, in order.
+/// The events in the files, and those not written yet, in order.
 fn all_events(past: &Past, log: &EventLog) -> Vec<Event> {
     let kept = past.events.iter().filter_map(|it| serde_json::from_slice::<Event>(&it.what).ok());
     let mut all: BTreeMap<u64, Event> = kept.map(|it| (it.number, it)).collect();

@@ -25,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 /// Requests of each queue that the kernel hands over at a time.
 const QUEUE_DEPTH: u16 = 128;
 
-/// What a tenant's block device is to be like.
+/// Settings of a tenant's block device.
 ///
 /// # Errors
 /// No block device can be so.
@@ -102,7 +102,7 @@ impl BlockDevice {
         }
         if shape.size_bytes < wanted.size_bytes {
             let (has, grown) = (Size(shape.size_bytes), Size(wanted.size_bytes));
-            let line = "unmount it, and start the daemon again, to have it all";
+            let line = "unmount it, and start the daemon again to use all of it";
             self.log.info(&format!("{}: it is open with {has}, and the disk has {grown} by now: {line}", self.name));
         }
     }

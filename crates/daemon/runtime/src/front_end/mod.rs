@@ -32,7 +32,7 @@ use crate::poller_thread::{Message, PollerSender};
 use crate::poller_waker::{PollerWaker, Watch};
 
 /// Why a client is cut off.
-const LOST: &str = "the client took memory away that it had shared";
+const LOST: &str = "the client removed memory that it had shared";
 
 /// Another reason to cut a client off.
 const HELD_UP: &str = "the client kept an eventfd from being signalled for more than a millisecond";
@@ -44,7 +44,7 @@ fn budget(tenant: &config::Tenant) -> Arc<Budget> {
 
 /// The line that says that the flush for a client that went failed.
 fn not_flushed(name: &str, error: DeviceError) -> String {
-    format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+    format!("{name}: the drive failed the last flush ({error:?}); the guest's last writes may be lost")
 }
 
 /// A disk that is longer than before.
@@ -79,7 +79,7 @@ pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
 /// All calls come from the poller's thread, between its iterations. None may wait: what an order has to wait for is
 /// looked at again by [`settle`](Self::settle).
 pub trait FrontEnd: Source + Send + 'static {
-    /// What the client's thread asks for.
+    /// Requests of the client's thread.
     type Order: Send + 'static;
 
     /// Executes an order, and answers it unless it has to wait for commands in flight. Orders come in the sequence in

@@ -42,7 +42,7 @@ pub const DOORBELLS_END: u64 = 0x2000;
 /// The namespace that a tenant has from its start.
 pub const NSID: u32 = 1;
 
-/// What the thread of the controller's client asks for.
+/// Requests of the thread of the controller's client.
 pub enum Order {
     /// A client attached.
     Connected(Session),
@@ -52,7 +52,7 @@ pub enum Order {
     Restored(Nanos),
     /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.
     Left(Sender<()>),
-    /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
+    /// The client left; answered when no command of it is in flight and its memory is released.
     Gone(Sender<()>),
     /// A step of a Format is in the layout. `false`: it could not be written.
     Recorded(FormatRecord, bool),
@@ -98,7 +98,7 @@ fn for_other(order: &Order, turn: Turn) -> Option<Order> {
     Some(Order::InTurn(Box::new(same), turn))
 }
 
-/// Hears that a controller has let go of a namespace.
+/// Hears that a controller has released a namespace.
 pub type OnDetached = Box<dyn FnOnce() + Send>;
 
 /// An answer that waits for the drive.
@@ -109,7 +109,7 @@ enum Waiting {
     Reset(Sender<Reply>),
     /// For both, after the client left.
     Gone(Option<Sender<()>>),
-    /// For what is in flight of a namespace.
+    /// For commands of a namespace in flight to end.
     Detach(u32, OnDetached),
     /// For commands in flight to end, before the next process goes on.
     Left(Sender<()>),
@@ -138,7 +138,7 @@ pub struct NvmeDevice {
     lasting: Option<Lasting>,
     /// Nothing is done for the guest: its memory is not there yet, or the next process goes on with it.
     is_paused: bool,
-    /// How long the client that was taken over had nobody to serve it, until the poller has heard.
+    /// How long the client that was taken over was not served, until the poller has heard of it.
     alone: Nanos,
     /// Where its other parts are: see [`Order::Parts`].
     parts: Vec<Port<Order>>,
@@ -196,7 +196,7 @@ impl NvmeDevice {
                 Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
                 Event::Format(record) => (self.on_format)(record),
                 Event::GivenUp(command) => {
-                    let report = "please report it with what the daemon said each time it ended";
+                    let report = "please report it with the daemon's log before each end";
                     self.log.warn(&format!("{}: {command}; {report}", self.name));
                 }
                 Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
@@ -233,18 +233,18 @@ impl NvmeDevice {
             self.is_paused = is_held && error.is_none();
             if let Some(error) = error {
                 let remedy = match error {
-                    StateError::Queues { .. } => "; its VM has to start again, and not to run when `queues` changes",
+                    StateError::Queues { .. } => "; restart its VM, and change `queues` only while the VM is off",
                     _ => "",
                 };
                 session.disconnect(&format!(
-                    "an earlier process's state of its controller can't be gone on with: {error}{remedy}"
+                    "an earlier process's state of its controller can't be taken over: {error}{remedy}"
                 ));
             }
         }
         self.session = Some(session);
     }
 
-    /// Does what a client asks, or begins it.
+    /// Carries out a client's request, or begins it.
     fn request(&mut self, request: Request, done: Sender<Reply>, memory: &mut dyn MemoryListener) {
         let reply = match request {
             Request::RegionRead { region, offset_bytes, len_bytes } => {
@@ -288,7 +288,7 @@ impl NvmeDevice {
         answer(&done, reply);
     }
 
-    /// The client is gone: its memory is let go once nothing in flight uses it; the controller is reset.
+    /// The client left: its memory is released once no command in flight uses it; the controller is reset.
     fn client_gone(&mut self, done: Option<Sender<()>>) {
         self.session = None;
         self.is_paused = false;

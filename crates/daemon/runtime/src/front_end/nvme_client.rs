@@ -35,7 +35,7 @@ pub struct NvmeClient {
 /// What a guest has mapped.
 struct Mapped {
     iova: u64,
-    /// Before the memory: the drive must not reach what is gone.
+    /// Before the memory: the drive must not reach released memory.
     _pin: Option<Pin>,
     _memory: Arc<Mapping>,
 }
@@ -218,7 +218,7 @@ fn join(mut data: Vec<u8>, others: &[Reply]) -> Vec<u8> {
     data
 }
 
-/// What a request that is done changes of what is mapped.
+/// The mappings that a completed request changes.
 enum Change {
     None,
     Maps(Mapped),

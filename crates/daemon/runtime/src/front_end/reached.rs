@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 impl Reached {
-    /// No client can come from now on, and one that is there goes. Waits for nobody.
+    /// Accepts no client from now on, and disconnects the present one. Does not wait.
     pub fn stop(&self) {
         match self {
             Self::Socket(server) => server.stop(),

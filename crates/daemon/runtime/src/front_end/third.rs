@@ -20,7 +20,7 @@ use observe::clock::Clock;
 /// Bytes of each of its commands.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What its client asks for.
+/// Its client's requests.
 pub enum Order {
     /// Memory to do I/O with, from now on.
     Memory(Arc<Mapping>, Sender<()>),

@@ -57,7 +57,7 @@ impl FrontEnd for UblkQueues {
             Order::Grow(growth) => {
                 self.queues.set_disk(0, growth.extents.clone());
                 if Arc::into_inner(growth).is_some() {
-                    let line = "its block device keeps its size until it is made anew: unmount it, and start the \
+                    let line = "its block device keeps its size until it is created again: unmount it, and start the \
                                 daemon again";
                     self.log.info(&format!("{}: {line}", self.name));
                 }
@@ -91,7 +91,7 @@ impl FrontEnd for UblkQueues {
         }
         if !self.was_gone && !self.is_leaving && self.queues.is_gone() {
             self.was_gone = true;
-            let line = "somebody deleted its block device; start the daemon again to have it back";
+            let line = "its block device was deleted; start the daemon again to restore it";
             self.log.warn(&format!("{}: {line}", self.name));
         }
     }

@@ -20,7 +20,7 @@ pub enum Order {
     Connected(Session),
     /// The guest's memory from now on; answered when nothing uses the former any more.
     Memory(GuestMemory, Sender<Result<(), Refused>>),
-    /// Serve a ring. `bool`: nobody kicks it, it is to be polled.
+    /// Serve a ring. `bool`: poll it, since the guest does not kick it.
     Start(u16, Box<RingSetup>, bool, Sender<Result<Started, StartError>>),
     /// Fetch from a ring, or don't.
     Enable(u16, bool, Sender<()>),
@@ -69,14 +69,14 @@ pub struct VirtioQueues {
     name: Arc<str>,
     queues: Placed<Queues>,
     session: Option<Session>,
-    /// Rings that nobody kicks, one bit each.
+    /// Rings without kicks, one bit each.
     polled: u64,
     waiting: Vec<Waiting>,
     /// Its clients go on with the next process.
     is_kept: bool,
     /// Nothing is fetched: not all that the client said is known yet, or the next process goes on with it.
     is_paused: bool,
-    /// How long the client that was taken over had nobody to serve it, until the poller has heard.
+    /// How long the client that was taken over was not served, until the poller has heard of it.
     alone: Nanos,
     log: Log,
 }

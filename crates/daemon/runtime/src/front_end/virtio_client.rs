@@ -39,7 +39,7 @@ pub struct VirtioClient {
     watches: HashMap<u16, Watch>,
     /// Where clients are kept.
     lasting: Option<Lasting>,
-    /// The client repeats what it said to an earlier process.
+    /// The client repeats its messages to an earlier process.
     is_restoring: bool,
     log: Log,
 }
@@ -124,7 +124,7 @@ impl Device for VirtioClient {
             match (session.is_held(), lasting.is_lost()) {
                 (false, _) => lasting.reset(),
                 (true, false) => lasting.write_cache().into_iter().for_each(|on| self.disk.set_writeback(on)),
-                (true, true) => session.disconnect("an earlier process's state of its rings can't be gone on with"),
+                (true, true) => session.disconnect("an earlier process's state of its rings can't be taken over"),
             }
         }
         self.ports.iter().for_each(|port| port.order(Order::Connected(session.clone())));
@@ -171,7 +171,7 @@ impl Device for VirtioClient {
         // A client without a log of requests in flight has none that outlives this process, unless the daemon keeps
         // one.
         let own_log = self.lasting.as_ref().filter(|_| inflight.is_none()).and_then(|lasting| lasting.log(ring));
-        // What ran before must be in it: nothing is to be done twice.
+        // What ran before must be in it: nothing may be done twice.
         let log_is_own = own_log.is_some() && !self.is_restoring;
         let setup = vhost_blk::RingSetup {
             size,

@@ -131,7 +131,7 @@ fn logs_bytes() -> u64 {
 mod tests {
     use super::*;
 
-    /// Whether a ring's log is one that nobody used yet.
+    /// Whether a ring's log is unused.
     fn is_clear(lasting: &Lasting, ring: u16) -> bool {
         lasting.log(ring).unwrap().load_u16(8) == Some(0)
     }

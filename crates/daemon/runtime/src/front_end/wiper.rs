@@ -179,7 +179,7 @@ impl Wiper {
         let _ = self.memory.write_at(0, &self.pattern);
     }
 
-    /// When all commands of a phase are back: what is next.
+    /// The next phase, once all commands of a phase are back.
     fn go_on(&mut self) {
         while let Some(run) = self.run.as_mut().filter(|run| self.in_flight == 0 && run.left() == 0) {
             let step = match run.error {

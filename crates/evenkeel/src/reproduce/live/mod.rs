@@ -38,9 +38,8 @@ fn figure(id: &'static str, title: &'static str) -> Figure {
         "Drive: the {PROFILE} profile, imitated in real time by the daemon's model back end; one poller, one client \
          thread for all jobs, attached over vfio-user, {DEPTH} reads outstanding for each greedy job."
     ));
-    figure.assume(
-        "Medians of several rounds on the machine that made this report: other work on its CPUs shows all the same.",
-    );
+    figure
+        .assume("Medians of several rounds on the machine that made this report: other work on its CPUs still shows.");
     figure
 }
 

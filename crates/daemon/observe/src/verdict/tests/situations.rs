@@ -11,7 +11,7 @@ pub(super) type Row = (&'static str, fn(&mut Staged), &'static str, &'static str
 
 /// What is seen, how it is staged, the right culprit, and a part of the evidence.
 pub(super) const SITUATIONS: &[Row] = &[
-    ("nothing else changed", |_| (), "drive", "it took 180 µs for a command, usually 50.0 µs, and nobody did more"),
+    ("nothing else changed", |_| (), "drive", "it took 180 µs for a command, usually 50.0 µs, and no tenant did more"),
     // The drive does not answer.
     ("the drive hangs", |s| s.overdue = 3, "drive", "it has had 3 commands for more than 10 s"),
     (
@@ -31,7 +31,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.own.now.served = Nanos(50_000);
         },
         "own",
-        "its commands wait 150 µs in its queue, since it is held to 1k IOPS",
+        "its commands wait 150 µs in its queue, because it is limited to 1k IOPS",
     ),
     (
         "own limits hold it, and batch grew",
@@ -51,7 +51,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.own.now.iops = 100_000.0;
         },
         "own",
-        "it keeps 20 commands outstanding, declared are 1",
+        "it keeps 20 commands outstanding, 1 are declared",
     ),
     (
         "a higher rate than declared",
@@ -60,7 +60,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.batch_grows();
         },
         "own",
-        "it asks 1000 times a second, declared are 500",
+        "it asks 1000 times a second, 500 are declared",
     ),
     (
         "larger commands than declared",
@@ -69,7 +69,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.own.now.mean_len_bytes = 65_536.0;
         },
         "own",
-        "its commands have 64.0 KiB in the mean, declared are 4.0",
+        "its commands have 64.0 KiB in the mean, 4.0 are declared",
     ),
     ("excess within the tolerance", |s| s.declares(Load::Open { rate_iops: 950.0 }), "drive", "it took"),
     (
@@ -79,7 +79,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.own.now.lateness = Lateness { late: 0.5, stalled: 0.47 };
         },
         "own",
-        "declared are 500; of its late commands, 50.0 % of all, 94 % were late only because",
+        "500 are declared; of its late commands, 50.0 % of all, 94 % were late only because",
     ),
     // The host.
     ("a restart", |s| s.host.restart = Some("for 15 ms no daemon served it".into()), "host", "restart: "),
@@ -215,7 +215,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.host.cpu_waited = 0.02;
         },
         "host",
-        "pollers waited 2.0 % of the time for a CPU, usually 0.0 %, and nobody did more than usual",
+        "pollers waited 2.0 % of the time for a CPU, usually 0.0 %, and no tenant did more than usual",
     ),
     // Load.
     (
@@ -290,7 +290,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.neighbours[0].asks.sizes = vec![Size { len_bytes: 65_536, part: 1.0 }];
         },
         "neighbour scan",
-        "it asks 500 times a second, declared are 100",
+        "it asks 500 times a second, 100 are declared",
     ),
     (
         "it is alone",

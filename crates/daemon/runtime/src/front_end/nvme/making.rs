@@ -28,7 +28,7 @@ pub(super) const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 
 /// Why a tenant can't be served in parts.
-const CUT_SHORT: &str = "its last Format was cut short, and one that several pollers serve has no Format; write \
+const CUT_SHORT: &str = "its last Format was cut short, and a disk on several pollers can't be formatted; write \
                          threads = \"shared\", and have its guest format it again";
 
 /// Makes the device's parts and says how the server is to present it. The mapping is its doorbell page.

@@ -26,7 +26,8 @@ fn assign(guest: &mut Guest) -> Result<()> {
     ensure!(told.contains("would unbind it from nvme"), "{told}");
     guest.run(&format!("test -b {disk}"))?;
     let told = guest.evenkeel(&format!("drive assign {DRIVE}"))?;
-    let says = ["is assigned to a VM", "-device vfio-pci,host=0000:00:04.0", "slot='0x04'", "Nothing can be promised"];
+    let says =
+        ["is assigned to a VM", "-device vfio-pci,host=0000:00:04.0", "slot='0x04'", "No latency can be promised"];
     ensure!(says.iter().all(|words| told.contains(words)), "{told}");
     let told = guest.evenkeel(&format!("drive assign {DRIVE} --json"))?;
     ensure!(told.contains("\"vfio-pci,host=0000:00:04.0\""), "{told}");
@@ -38,7 +39,7 @@ fn assign(guest: &mut Guest) -> Result<()> {
     refused(guest, &format!("release {DRIVE}"), &["is assigned to a VM", remedy])?;
     let told = guest.attempt_evenkeel(&format!("calibrate --path {DRIVE} --output /run/not.toml"))?;
     ensure!(told.code == 2 && told.text.contains(remedy), "{told:?}");
-    refused(guest, &format!("return {DRIVE} --forget"), &["is there, with what the VM left on it"])?;
+    refused(guest, &format!("return {DRIVE} --forget"), &["is there, with the VM's data on it"])?;
     let section = format!("[[drive]]\nname = \"whole\"\nbackend = \"nvme\"\naddress = \"{DRIVE}\"\n");
     guest.write_file("/run/served.toml", &section)?;
     let told = guest.attempt_evenkeel("check /run/served.toml")?;

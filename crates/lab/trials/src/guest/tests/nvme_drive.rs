@@ -141,7 +141,7 @@ fn calibrate(guest: &mut Guest) -> Result<()> {
     ensure!(told.code == 2 && told.text.contains("is in use") && told.text.contains("drive list"), "{told:?}");
     guest.run("kill -INT $(pidof evenkeel)")?;
     let ended = guest.finish_job("first", PROGRAM_LIMIT)?;
-    ensure!(ended.code == 1 && ended.text.contains("goes on from there"), "{ended:?}");
+    ensure!(ended.code == 1 && ended.text.contains("run the same command to continue"), "{ended:?}");
     let told = guest.evenkeel(&format!("{command} 2>&1"))?;
     ensure!(told.contains("serial number ek0, namespace 1") && told.contains("Goes on with"), "{told}");
     ensure!(!told.contains("Warning: drive"), "{told}");
