@@ -29,7 +29,7 @@ pub struct Drives {
 }
 
 impl Drives {
-    /// Overwrite these drives. Only the command line that starts the daemon may ask for that.
+    /// Marks drives whose data new disks may overwrite. Only the command line that starts the daemon may ask for that.
     ///
     /// # Errors
     /// There is no drive of a name.
