@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// A drive that disks are on.
+/// A drive that the daemon serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Drive {
     /// The drive's name. No other drive has it.
@@ -87,16 +87,16 @@ pub struct NewDrive {
     /// Namespace of an `nvme` drive, default 1.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u16>,
-    /// How long a command of an `nvme` drive may take before the daemon intervenes, such as `30s`.
+    /// Time limit of a command of an `nvme` drive, such as `30s`; then the daemon aborts the command.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub command_timeout: Option<String>,
-    /// How much of the drive is used, such as `64GiB`.
+    /// Part of the drive to use, such as `64GiB`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<String>,
     /// Name of the built-in profile that describes the drive's performance.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profile: Option<String>,
-    /// Number of hardware queues (HWQs) in all, 1 to 1024.
+    /// Total number of hardware queues (HWQs), 1 to 1024.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
     /// The scheduling policy, with its default settings. Absent: the policy at the top of the configuration file.
@@ -105,7 +105,7 @@ pub struct NewDrive {
     /// How deleted disks are overwritten with zeros: `overwrite` or `write-zeroes`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wipe: Option<String>,
-    /// New disks take the place of what the drive holds, although no layout file describes that. Destroys it.
+    /// Overwrite the drive, although it has data that no layout file describes. Destroys that data.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub discard_content: bool,
 }

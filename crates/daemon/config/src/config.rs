@@ -93,7 +93,7 @@ pub struct Device {
     pub layout_file: Option<PathBuf>,
     /// How what deleted disks leave becomes zeros.
     pub wipe: WipeBy,
-    /// New disks take the place of what the drive holds. The command line names such a drive, never the file.
+    /// Overwrite the data on the drive. The command line names such a drive, never the file.
     pub discard_content: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Drives {
 }
 
 impl Drives {
-    /// New disks take the place of what these drives hold: of that only who starts the daemon may decide.
+    /// Marks drives whose data new disks may overwrite. Only the command line that starts the daemon may ask for that.
     ///
     /// # Errors
     /// There is no drive of a name.

@@ -43,10 +43,10 @@ pub fn show(report: &Report, verbose: bool) -> String {
 }
 
 const LEGEND: &str = "\n\
-    Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of\n\
-    100 commands don't exceed. A promise is a limit for the p99, or for another percentile. It is expected to hold\n\
-    where that percentile is within it, holds for certain where the slowest possible command of a drive that serves\n\
-    waiting commands in order is (--verbose shows that bound), and is NOT KEPT where the percentile is above.\n";
+    Latencies from a command's submission to its completion, waiting included: the mean and the p99. A promise is\n\
+    a limit for the p99, or for another percentile. It is expected to hold if that percentile is within the limit,\n\
+    and is NOT KEPT if it is above. It holds for certain if the in-order bound is within the limit (--verbose shows\n\
+    that bound: the slowest possible command of a drive that serves waiting commands in order).\n";
 
 fn drive(drive: &Drive) -> String {
     let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };

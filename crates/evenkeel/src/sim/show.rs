@@ -18,19 +18,19 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>, verbose: bool) -> String
         text += &comparison(scenario, outcome.runs);
         text += "\n";
     }
-    text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; kept: as many I/Os\n\
-             within the promise as it is for, 99 % where it says no other percentage, and no I/O failed";
+    text += "latencies in µs as the guest's application sees them; late: I/Os above the target; kept: the promised\n\
+             percentage of I/Os (99 % by default) is within the target, and no I/O failed";
     if verbose {
         text += "; bound: the longest time in a\n\
                  drive that serves waiting commands in order; over: I/Os that took longer";
     }
     if names_percentile(outcome.runs) {
-        text += "; at promise: what so many of them took\n\
-                 at most";
+        text += "; at promise: the latency at the\n\
+                 promised percentile";
     }
     if scenario.tenants.iter().any(|tenant| !tenant.terms.floor.is_empty()) {
-        text += "; of floor: the part of its floor that a tenant got, - where\n\
-                 it did not ask for all of it; kept from 98 % on";
+        text += "; of floor: the part of its floor that a tenant got, - if\n\
+                 its demand was below the floor; kept from 98 % on";
     }
     if outcome.alone_mean_ns.is_some() {
         text += "; slowdown: mean latency over the tenant's alone on the drive without a policy";
