@@ -41,7 +41,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.batch_grows();
         },
         "own",
-        "held to",
+        "limited to 1k IOPS",
     ),
     ("limits are reached, and it does not wait", |s| s.own.held_to = Some("1k IOPS".into()), "drive", "it took"),
     (
@@ -299,7 +299,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.no_history();
         },
         "drive",
-        "it takes 180 µs for a command, and nobody else",
+        "it takes 180 µs for a command, and no other tenant",
     ),
     (
         "it is alone, and waits for its poller",
@@ -319,7 +319,7 @@ pub(super) const SITUATIONS: &[Row] = &[
             s.host.cpu_waited = 0.2;
         },
         "host",
-        "its pollers waited 20 % of the time for a CPU, and nobody else",
+        "its pollers waited 20 % of the time for a CPU, and no other tenant",
     ),
     (
         "it is alone, pollers waited, and commands took seconds",
