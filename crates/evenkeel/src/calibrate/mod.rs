@@ -28,6 +28,8 @@ use ssd_model::Profile;
 use state::{Identity, State};
 use target::Target;
 
+use crate::output::print;
+
 /// Measure a drive and write its profile, for `[device] profile`, `evenkeel plan` and admission.
 ///
 /// Only reads, unless --overwrite gives a range that may be destroyed: without it, what writes cost is assumed. Refuses
@@ -175,14 +177,8 @@ impl Job<'_> {
         Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is not one: {error}"))?;
         state::write_new(&self.args.output, &text)?;
         state.remove();
-        let report = Report::new(&self.args.output, self.facts, &fitted, compared, &state.seen, (took, lost));
-        let mut out = std::io::stdout().lock();
-        if self.args.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-        } else {
-            write!(out, "{report}")?;
-        }
-        Ok(out.flush()?)
+        let report = Report::new(&self.args.output, self.facts, &fitted, compared, (took, lost));
+        print(self.args.json, &report, || report.to_string())
     }
 
     /// The profile's text, with how it came about.
