@@ -8,7 +8,8 @@ use api::{Action, Applied, Apply, Problem, Rest, Step};
 use config::read_text;
 use io_model::units::Size;
 
-use crate::disk::{Daemon, print};
+use crate::disk::Daemon;
+use crate::output::print;
 
 /// Apply a configuration file to the running daemon, without a restart.
 ///
@@ -77,7 +78,7 @@ fn is_confirmed(applied: &Applied) -> Result<bool> {
 }
 
 fn show(args: &Args, applied: &Applied) -> Result<()> {
-    print(&args.daemon, applied, || {
+    print(args.daemon.json, applied, || {
         let mut text = plan(applied);
         if !has_work(applied) {
             text += "nothing to do\n";
@@ -121,5 +122,5 @@ pub struct ExportArgs {
 /// There is no daemon, or it refused.
 pub fn run_export(args: &ExportArgs) -> Result<()> {
     let exported = Rest::new(&args.daemon.socket).export()?;
-    print(&args.daemon, &exported, || exported.text.clone())
+    print(args.daemon.json, &exported, || exported.text.clone())
 }

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::disk::{Progress, is_typed};
 use crate::erase::Eraser;
-use crate::host::{self, problem, say};
+use crate::host::{self, problem};
+use crate::output::{print, say};
 
 /// The drive to assign.
 #[derive(Debug, clap::Args)]
@@ -74,19 +75,17 @@ pub(crate) fn assign(args: &AssignArgs) -> Result<()> {
     let address = args.of.address;
     let outcome = Host::this().assign(address, args.of.dry_run).map_err(problem)?;
     let assigned = Assigned::new(address, outcome.before.iommu_group.clone());
-    if args.json {
-        return say(&format!("{}\n", serde_json::to_string_pretty(&assigned)?));
-    }
-    let mut told = host::steps(&args.of, &outcome, &format!("{address} is assigned to a VM: vfio-pci has it"));
-    told += &format!("QEMU:    {}\nlibvirt: {}\n", assigned.qemu.join(" "), assigned.libvirt);
-    if let Some(group) = &assigned.iommu_group {
-        told += &format!(
-            "QEMU must be allowed to open /dev/vfio/{group}, and to lock all memory of the guest (LimitMEMLOCK).\n"
-        );
-    }
-    told += "No latency can be promised there. The VM can read and overwrite all of its data.\n";
-    told += &format!("To take it back and wipe it: evenkeel drive return {address}\n");
-    say(&told)
+    print(args.json, &assigned, || {
+        let mut told = host::steps(&args.of, &outcome, &format!("{address} is assigned to a VM: vfio-pci has it"));
+        told += &format!("QEMU:    {}\nlibvirt: {}\n", assigned.qemu.join(" "), assigned.libvirt);
+        if let Some(group) = &assigned.iommu_group {
+            told += &format!(
+                "QEMU must be allowed to open /dev/vfio/{group}, and to lock all memory of the guest (LimitMEMLOCK).\n"
+            );
+        }
+        told += "No latency can be promised there. The VM can read and overwrite all of its data.\n";
+        told + &format!("To take it back and wipe it: evenkeel drive return {address}\n")
+    })
 }
 
 /// Runs `evenkeel drive return`.

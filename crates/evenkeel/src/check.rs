@@ -1,13 +1,14 @@
 //! `evenkeel check`: what `serve` would do, without doing it.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use api::Items;
 use config::{Backend, Config, Drives, HWQ_DEPTH};
 use promises::forecasts::Forecasts;
 use promises::ready::{self, DriveReport, Ready};
-use serde::Serialize;
+
+use crate::output::print;
 
 /// Check a configuration file without changing anything.
 ///
@@ -26,26 +27,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Checked {
-    drives: Vec<DriveReport>,
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let loaded = Drives::load(&args.config)?.discard_content(&args.discard_content)?;
     let (ready, _) = ready::prepare(loaded, &Forecasts::default())?;
     let drives: Vec<DriveReport> = ready.iter().map(Ready::report_before_start).collect();
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&Checked { drives })?)?;
-    } else {
-        for (at, drive) in drives.iter().enumerate() {
-            write!(out, "{}{drive}", if at > 0 { "\n" } else { "" })?;
-        }
-    }
-    out.flush()?;
+    print(args.json, &Items { items: &drives }, || {
+        drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    })?;
     ready::refuse(&ready)?;
     try_rings(&ready)
 }

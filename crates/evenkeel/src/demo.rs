@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use api::Items;
 use load::value::BlockSizes;
 use load::{JobResult, JobSpec, Options, Patience, Rw, Sample, Target};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::output::print;
 use crate::serving::Serving;
 use crate::table;
 
@@ -49,11 +51,6 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Report {
-    phases: Vec<Phase>,
-}
-
-#[derive(Serialize)]
 struct Phase {
     policy: &'static str,
     /// `alone` or `contended`.
@@ -67,7 +64,7 @@ struct Row {
     class: &'static str,
     latency_target_us: Option<f64>,
     iops: f64,
-    bw_bytes: f64,
+    bw_bytes_s: f64,
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,
@@ -90,19 +87,14 @@ pub fn run(args: &Args) -> Result<()> {
             args.target_us
         );
     }
-    let mut report = Report { phases: Vec::new() };
+    let mut phases = Vec::new();
     for (scenario, policy) in PHASES {
-        report.phases.push(phase(args, scenario, policy, &stop)?);
+        phases.push(phase(args, scenario, policy, &stop)?);
         if stop.load(Ordering::Relaxed) {
             bail!("interrupted");
         }
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report, args.target_us);
-    }
-    Ok(())
+    print(args.json, &Items { items: &phases }, || text(&phases, args.target_us))
 }
 
 fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &AtomicBool) -> Result<Phase> {
@@ -168,7 +160,7 @@ fn row(name: &str, results: &[JobResult], args: &Args) -> Row {
         class: if guaranteed { "guaranteed" } else { "best-effort" },
         latency_target_us: guaranteed.then_some(args.target_us as f64),
         iops: all.ios as f64 / seconds,
-        bw_bytes: all.bytes as f64 / seconds,
+        bw_bytes_s: all.bytes as f64 / seconds,
         mean_us: latency.mean_ns() / 1000.0,
         p50_us: us(50.0),
         p99_us,
@@ -246,11 +238,11 @@ impl Progress {
     }
 }
 
-fn print(report: &Report, target_us: u64) {
+fn text(phases: &[Phase], target_us: u64) -> String {
     let heading = ["", "mean µs", "p50", "p99", "p99.9", "late", "promise", "neighbours MB/s"];
-    let rows = report.phases.iter().filter_map(|phase| {
+    let rows = phases.iter().filter_map(|phase| {
         let db = phase.tenants.first()?;
-        let noise: f64 = phase.tenants.iter().skip(1).map(|tenant| tenant.bw_bytes).sum();
+        let noise: f64 = phase.tenants.iter().skip(1).map(|tenant| tenant.bw_bytes_s).sum();
         let kept = if db.kept == Some(true) { "kept" } else { "BROKEN" };
         Some(vec![
             if phase.scenario == "alone" { "alone".into() } else { format!("beside 3 noisy, {}", phase.policy) },
@@ -264,20 +256,20 @@ fn print(report: &Report, target_us: u64) {
         ])
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    println!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n");
-    println!("{}", table::layout(&heading, &rows));
-    println!("late: reads over the target.");
+    let mut text = format!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n\n");
+    text += &table::layout(&heading, &rows);
+    text += "\nlate: reads over the target.\n";
     let is_broken = |phase: &&Phase| phase.tenants.first().and_then(|db| db.kept) == Some(false);
-    let broken = report.phases.iter().filter(is_broken).map(|phase| phase.policy);
+    let broken = phases.iter().filter(is_broken).map(|phase| phase.policy);
     let broken: Vec<&str> = broken.filter(|policy| *policy != "passthrough").collect();
-    if report.phases.first().as_ref().is_some_and(is_broken) {
-        println!(
-            "\nEven alone it was late: this machine's CPUs are busy with something else. Try again when they are idle."
-        );
+    if phases.first().as_ref().is_some_and(is_broken) {
+        text += "\nEven alone it was late: this machine's CPUs are busy with something else. Try again when they are \
+                 idle.\n";
     } else if !broken.is_empty() {
-        println!(
-            "\nThe promise was BROKEN under {}. Try again when this machine's CPUs have nothing else to do.",
+        text += &format!(
+            "\nThe promise was BROKEN under {}. Try again when this machine's CPUs have nothing else to do.\n",
             broken.join(" and ")
         );
     }
+    text
 }

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::{Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Operation, OperationState, Problem, Rest, Wipe};
+use api::{
+    Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Items, Operation, OperationState, Problem, Rest, Wipe,
+};
 use clap::Subcommand;
 use io_model::units::Size;
-use serde::Serialize;
 
 use self::listing::{disks, one};
 use self::options::in_options;
+use crate::output::print;
 use crate::table;
 
 /// How often the progress of a slow operation is checked.
@@ -226,12 +228,12 @@ pub fn run(args: Args) -> Result<()> {
                 disk = wait_for_zeros(&daemon_at, disk)?;
             }
             warn(&disk);
-            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::List(args) => listing::run(&args),
         Command::Show { name, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
-            print(&daemon, &disk, || one(&disk))
+            print(daemon.json, &disk, || one(&disk))
         }
         Command::Set(set) => {
             let Set { disk, labels, daemon } = *set;
@@ -239,20 +241,20 @@ pub fn run(args: Args) -> Result<()> {
             let change = DiskPatch::of(&disk).with_none_as_null();
             let disk = in_options(Rest::new(&daemon.socket).change(&disk.name, &change))?;
             warn(&disk);
-            print(&daemon, &disk, || one(&disk))
+            print(daemon.json, &disk, || one(&disk))
         }
         Command::Grow { name, size, daemon } => {
             let change = DiskPatch::of(&DiskSpec { size, ..DiskSpec::default() });
             let disk = in_options(Rest::new(&daemon.socket).change(&name, &change))?;
-            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Attach { name, to, read_only, shared, daemon } => {
             let disk = Rest::new(&daemon.socket).attach(&name, &Attach { tenant: to, read_only, shared })?;
-            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Detach { name, from, daemon } => {
             let disk = Rest::new(&daemon.socket).detach(&name, &from)?;
-            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Delete(delete) => run_delete(&delete),
     }
@@ -281,7 +283,7 @@ fn run_delete(delete: &Delete) -> Result<()> {
     } else {
         left = look_until_known(&daemon_at, name, left)?;
     }
-    print(daemon, &left, || {
+    print(daemon.json, &Items { items: &left }, || {
         let written = written(&left);
         match written.is_empty() {
             true => format!("{name} is deleted, and its room is free\n"),
@@ -418,7 +420,7 @@ pub struct OperationsArgs {
 /// There is no daemon, or it refused.
 pub fn run_operations(args: &OperationsArgs) -> Result<()> {
     let all = Rest::new(&args.daemon.socket).operations()?;
-    print(&args.daemon, &all, || operations(&all))
+    print(args.daemon.json, &Items { items: &all }, || operations(&all))
 }
 
 fn operations(operations: &[Operation]) -> String {
@@ -433,16 +435,6 @@ fn operations(operations: &[Operation]) -> String {
     };
     let heading = ["operation", "disk", "state", "all", "done", "rate", "left"];
     table::layout_with_words(&heading, &operations.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2])
-}
-
-pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    if daemon.json {
-        writeln!(out, "{}", serde_json::to_string(value)?)?;
-    } else {
-        write!(out, "{}", table())?;
-    }
-    Ok(out.flush()?)
 }
 
 #[cfg(test)]

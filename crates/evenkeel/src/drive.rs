@@ -6,14 +6,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use api::{Drive, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
+use api::{Drive, DriveRemoval, Items, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
 use config::{Assignments, drive_id, in_use, mark_image};
 use io_model::units::{Size, UnitError};
 use nvme_driver::{PciAddress, VfioDescriptors};
 use rustix::fs::OFlags;
 
-use crate::disk::{DEFAULT_SOCKET, Daemon, print};
+use crate::disk::{DEFAULT_SOCKET, Daemon};
+use crate::output::print;
 use crate::{assign, host, table};
 
 /// Add, remove and list drives of a daemon; claim and release NVMe drives.
@@ -126,14 +127,14 @@ pub fn run(args: Args) -> Result<()> {
             let found = find(&Rest::new(&daemon.socket), &name)?;
             let shown =
                 found.health.as_ref().map(|health| format!("\n{}\n", table::health(health))).unwrap_or_default();
-            print(&daemon, &found, || drives(std::slice::from_ref(&found)) + &shown)
+            print(daemon.json, &found, || drives(std::slice::from_ref(&found)) + &shown)
         }
         Command::Add(add) => run_add(*add),
         Command::Remove { name, force, daemon } => {
             let daemons = Rest::new(&daemon.socket);
             let before = daemons.drives()?.into_iter().find(|drive| drive.name == name);
             let left = daemons.remove_drive(&name, DriveRemoval { force })?;
-            print(&daemon, &left, || removed(&name, before.as_ref()))
+            print(daemon.json, &Items { items: &left }, || removed(&name, before.as_ref()))
         }
         Command::Claim(args) => host::claim(&args),
         Command::Release(args) => host::release(&args),
@@ -147,7 +148,7 @@ pub fn run(args: Args) -> Result<()> {
 #[derive(serde::Serialize)]
 struct All {
     /// The daemon's drives. Empty if none runs.
-    drives: Vec<Drive>,
+    items: Vec<Drive>,
     /// The host's NVMe controllers.
     host: Vec<host::Listed>,
 }
@@ -161,9 +162,9 @@ fn list(daemon: &Daemon) -> Result<()> {
     };
     let host = host::listed(drives.as_deref().unwrap_or_default());
     let no_daemon = drives.is_none();
-    let all = All { drives: drives.unwrap_or_default(), host };
-    print(daemon, &all, || {
-        let served = if no_daemon { "no daemon runs\n".to_owned() } else { self::drives(&all.drives) };
+    let all = All { items: drives.unwrap_or_default(), host };
+    print(daemon.json, &all, || {
+        let served = if no_daemon { "no daemon runs\n".to_owned() } else { self::drives(&all.items) };
         format!("{served}\n{}", host::table(&all.host))
     })
 }
@@ -242,7 +243,7 @@ fn run_add(add: Add) -> Result<()> {
     // The daemon closes the connection of a user without the right before it can answer.
     let cut_off = "only operators (see [api] in the configuration) may hand a drive over";
     let drive = added.map_err(|error| if error.is::<Problem>() { error } else { error.context(cut_off) })?;
-    print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
+    print(daemon.json, &drive, || drives(std::slice::from_ref(&drive)))
 }
 
 /// Opens a claimed drive.

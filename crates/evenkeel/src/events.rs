@@ -1,15 +1,15 @@
 //! `evenkeel events`: the event log of a running daemon.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use anyhow::{Result, bail};
 use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest, labels_in_words};
 use jiff::Timestamp;
 
 use crate::disk::Daemon;
+use crate::output::print;
 
-/// Show recent events: changes of disks, clients and promises.
+/// Show recent events: changes of disks, clients and promises. With --json, one document per event.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Keep printing new events until interrupted
@@ -44,16 +44,12 @@ pub fn run(args: &Args) -> Result<()> {
             told => told?,
         };
         has_answered = true;
-        let mut out = std::io::stdout().lock();
+        let json = args.daemon.json;
         if told.lost {
-            let lost = if args.daemon.json { "{\"lost\":true}" } else { "(some are not known any more)" };
-            writeln!(out, "{lost}")?;
+            let lost = BTreeMap::from([("lost", true)]);
+            print(json, &lost, || "(some are not known any more)\n".to_owned())?;
         }
-        for event in &told.events {
-            let line = if args.daemon.json { serde_json::to_string(event)? } else { line(event) };
-            writeln!(out, "{line}")?;
-        }
-        out.flush()?;
+        told.events.iter().try_for_each(|event| print(json, event, || line(event)))?;
         if after.wait_s == 0 && told.events.is_empty() && !args.follow {
             return Ok(());
         }
@@ -73,7 +69,7 @@ pub(crate) fn line(event: &Event) -> String {
     let Event { number, at_unix_ms, kind, tenant, labels, what } = event;
     let tenant = tenant.as_deref().unwrap_or("-").to_owned() + &beside(labels);
     let what = what.as_ref().map(|what| format!("  {what}")).unwrap_or_default();
-    format!("{number}  {}  {:<14}  {tenant}{what}", utc(*at_unix_ms), kind.name())
+    format!("{number}  {}  {:<14}  {tenant}{what}\n", utc(*at_unix_ms), kind.name())
 }
 
 /// Labels behind a name, in parentheses.

@@ -14,7 +14,7 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let is_json = std::env::args_os().any(|argument| argument == "--json");
-    let json = is_json.then(|| serde_json::to_string(&problem(error)).ok()).flatten();
+    let json = is_json.then(|| api::document(&problem(error)).ok()).flatten();
     // Not eprintln: it panics where standard error can't be written.
     let _ = match json {
         Some(json) => writeln!(std::io::stderr(), "{json}"),

@@ -1,6 +1,5 @@
 //! `evenkeel drive claim`, `release` and `vfs`: the host's NVMe controllers, with the caller's rights.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -10,6 +9,7 @@ use io_model::units::Size;
 use nvme_driver::PciAddress;
 use serde::Serialize;
 
+use crate::output::say;
 use crate::table;
 
 /// The drive, and whether this is only a dry run.
@@ -183,12 +183,6 @@ pub(crate) fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
         return steps.collect();
     }
     format!("{done}\n")
-}
-
-pub(crate) fn say(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }
 
 pub(crate) fn problem(refused: Refused) -> Problem {

@@ -16,6 +16,7 @@ mod erase;
 mod events;
 mod failure;
 mod host;
+mod output;
 mod plan;
 mod record;
 mod reproduce;
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
         Command::Export(args) => apply::run_export(&args),
         Command::Man(args) => shell::run_man(&args),
         Command::Operations(args) => disk::run_operations(&args),
-        Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
+        Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION"), api::document) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
         },

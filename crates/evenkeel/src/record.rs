@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::{MAX_TRACE_S, Rest, TraceAsked, trace_ended};
@@ -11,6 +11,7 @@ use io_model::units::Size;
 use serde::Serialize;
 
 use crate::disk::Daemon;
+use crate::output::print;
 
 /// Record a tenant's commands in a file that `evenkeel sim` can replay.
 ///
@@ -46,13 +47,12 @@ const MIN_SIZE_BYTES: u64 = 4096;
 struct Told {
     tenant: String,
     file: PathBuf,
-    bytes: u64,
+    file_bytes: u64,
     /// Commands in the file. `None`: the trace ended early.
     commands: Option<u64>,
     /// Commands that are missing because the recorder could not keep up. `None`: the trace ended early.
     lost: Option<u64>,
-    /// How long it took, in seconds.
-    seconds: f64,
+    took_ms: u64,
     /// It ended early because the file reached its size limit.
     reached_max_size: bool,
 }
@@ -79,36 +79,32 @@ pub fn run(args: &Args) -> Result<()> {
     let told = Told {
         tenant: tenant.clone(),
         file: output.clone(),
-        bytes: kept.bytes,
+        file_bytes: kept.bytes,
         commands: ended.map(|(commands, _)| commands),
         lost: ended.map(|(_, lost)| lost),
         reached_max_size: kept.is_full,
-        seconds: begun.elapsed().as_secs_f64().min((*seconds).into()),
+        took_ms: begun.elapsed().min(Duration::from_secs((*seconds).into())).as_millis() as u64,
     };
-    let ended_early = told.seconds < f64::from(*seconds) - 1.0;
     if ended.is_none() && !kept.is_full {
         bail!("the trace was cut off: the daemon ended; {file} has the commands until then");
     }
-    let mut out = std::io::stdout().lock();
-    if daemon.json {
-        writeln!(out, "{}", serde_json::to_string(&told)?)?;
-        return Ok(out.flush()?);
-    }
-    match ended {
-        Some((commands, lost)) => {
-            writeln!(out, "{tenant}: {commands} commands in {:.0} s, in {file} ({} bytes)", told.seconds, kept.bytes)?;
-            if ended_early {
-                writeln!(out, "it ended early: {tenant} was deleted, or its pollers changed")?;
+    print(daemon.json, &told, || {
+        let mut text = match ended {
+            Some((commands, _)) => {
+                let seconds = told.took_ms as f64 / 1000.0;
+                format!("{tenant}: {commands} commands in {seconds:.0} s, in {file} ({} bytes)\n", kept.bytes)
             }
-            if lost > 0 {
-                writeln!(out, "{lost} more are missing: the host was too busy to keep up")?;
-            }
+            None => format!("{tenant}: {file} has reached --max-size {max_size}; later commands are not in it\n"),
+        };
+        if ended.is_some() && told.took_ms + 1000 < u64::from(*seconds) * 1000 {
+            text += &format!("it ended early: {tenant} was deleted, or its pollers changed\n");
         }
-        None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; later commands are not in it")?,
-    }
-    let file = file.to_string();
-    writeln!(out, "to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = {file:?}")?;
-    Ok(out.flush()?)
+        if let Some(lost) = told.lost.filter(|lost| *lost > 0) {
+            text += &format!("{lost} more are missing: the host was too busy to keep up\n");
+        }
+        let file = file.to_string();
+        text + &format!("to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = {file:?}\n")
+    })
 }
 
 /// The file as written so far.

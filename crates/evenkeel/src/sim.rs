@@ -16,6 +16,7 @@ use scenario::Scenario;
 use serde::Serialize;
 
 use self::plan::{Plan, Run};
+use crate::output::print;
 
 /// Simulate a scenario under its policies, to try a promise before making it.
 ///
@@ -53,7 +54,7 @@ struct Outcome<'a> {
     /// Each tenant's mean latency alone on the drive, if the scenario asks for it. `None` for a tenant without I/O.
     alone_mean_ns: Option<Vec<Option<f64>>>,
     /// One per policy, in the scenario's order.
-    runs: &'a [Report],
+    items: &'a [Report],
 }
 
 /// Runs the command.
@@ -70,14 +71,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let warnings = scenario.warnings.iter().map(|warning| warning.in_file(scenario.file())).collect();
     let outcome =
-        Outcome { scenario: scenario.file(), seed, notes: &plan.notes, warnings, alone_mean_ns: alone, runs: &runs };
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
-    } else {
-        write!(out, "{}", show::text(&scenario, &outcome, args.verbose))?;
-    }
-    out.flush()?;
+        Outcome { scenario: scenario.file(), seed, notes: &plan.notes, warnings, alone_mean_ns: alone, items: &runs };
+    print(args.json, &outcome, || show::text(&scenario, &outcome, args.verbose))?;
     match runs.iter().map(|report| report.violations).sum::<u64>() {
         0 => Ok(()),
         broken => bail!("{broken} times a rule was broken that must hold in every run"),

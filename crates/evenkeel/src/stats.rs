@@ -1,11 +1,12 @@
 //! `evenkeel stats`: what each tenant gets now.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use anyhow::{Result, ensure};
-use api::StatsAsked;
+use api::{Snapshot, StatsAsked};
 
 use crate::disk::Figures;
+use crate::output::print;
 use crate::table;
 
 /// Show each tenant's throughput and latency.
@@ -43,29 +44,27 @@ pub fn run(args: &Args) -> Result<()> {
     let asked = StatsAsked { span_ms: args.interval * 1000 };
     loop {
         let snapshot = daemon.stats(asked)?;
-        let mut out = std::io::stdout().lock();
-        if args.json {
-            writeln!(out, "{}", serde_json::to_string(&snapshot)?)?;
-        } else {
-            if !args.once && out.is_terminal() {
-                write!(out, "\x1b[2J\x1b[H")?;
-            }
-            let policies = match &snapshot.drives[..] {
-                [only] => only.policy.clone(),
-                several => {
-                    several.iter().map(|it| format!("{} on {}", it.policy, it.drive)).collect::<Vec<_>>().join(", ")
-                }
-            };
-            writeln!(out, "policy {policies}, over {} ms; latencies in µs", snapshot.span_ms)?;
-            writeln!(out, "{}", table::stats(&snapshot, args.verbose))?;
-            for drive in &snapshot.drives {
-                let Some(health) = &drive.health else { continue };
-                writeln!(out, "drive {}: {}", drive.drive, table::health(health))?;
-            }
-        }
-        out.flush()?;
+        print(args.json, &snapshot, || text(args, &snapshot))?;
         if args.once {
             return Ok(());
         }
     }
+}
+
+fn text(args: &Args, snapshot: &Snapshot) -> String {
+    let clear = if !args.once && std::io::stdout().is_terminal() { "\x1b[2J\x1b[H" } else { "" };
+    let policies = match &snapshot.drives[..] {
+        [only] => only.policy.clone(),
+        several => several.iter().map(|it| format!("{} on {}", it.policy, it.drive)).collect::<Vec<_>>().join(", "),
+    };
+    let mut text = format!(
+        "{clear}policy {policies}, over {} ms; latencies in µs\n{}\n",
+        snapshot.span_ms,
+        table::stats(snapshot, args.verbose)
+    );
+    for drive in &snapshot.drives {
+        let Some(health) = &drive.health else { continue };
+        text += &format!("drive {}: {}\n", drive.drive, table::health(health));
+    }
+    text
 }

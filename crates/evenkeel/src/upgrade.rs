@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use api::{Disk, Live, Rest};
 use serde::Serialize;
 
-use crate::disk::{Daemon, print};
+use crate::disk::Daemon;
+use crate::output::print;
 use crate::serve;
 
 /// How long the next daemon may take to start: drives without the kernel may take minutes.
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
         (Some(next.version), Some(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)))
     };
     let upgraded = Upgraded { from: before.version, to, clients, lost, pause_ms };
-    print(&args.daemon, &upgraded, || in_words(&upgraded))
+    print(args.daemon.json, &upgraded, || in_words(&upgraded))
 }
 
 fn in_words(Upgraded { from, to, clients, lost, pause_ms }: &Upgraded) -> String {

@@ -8,6 +8,7 @@
 mod apply;
 mod ceilings;
 mod disks;
+mod document;
 mod drives;
 mod error;
 mod events;
@@ -22,6 +23,7 @@ mod why;
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
 pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, Problem, Wipe, labels_in_words};
+pub use document::{Items, document};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};

@@ -279,7 +279,7 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
     let serving = Serving { pid: std::process::id(), drives, qemu: qemu.collect(), qemu_no_migration: &NO_MIGRATION };
     let mut out = std::io::stdout().lock();
     if json {
-        writeln!(out, "{}", serde_json::to_string(&serving)?)?;
+        writeln!(out, "{}", api::document(&serving)?)?;
         return Ok(out.flush()?);
     }
     for (at, drive) in drives.iter().enumerate() {

@@ -28,6 +28,8 @@ use ssd_model::Profile;
 use state::{Identity, State};
 use target::Target;
 
+use crate::output::print;
+
 /// Measure a drive and write its profile, for admission and `evenkeel plan`.
 ///
 /// Only reads, unless --overwrite gives a range to destroy: otherwise the cost of writes is assumed. Refuses a drive
@@ -174,14 +176,8 @@ impl Job<'_> {
         Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is invalid: {error}"))?;
         state::write_new(&self.args.output, &text)?;
         state.remove();
-        let report = Report::new(&self.args.output, self.facts, &fitted, compared, &state.seen, (took, lost));
-        let mut out = std::io::stdout().lock();
-        if self.args.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-        } else {
-            write!(out, "{report}")?;
-        }
-        Ok(out.flush()?)
+        let report = Report::new(&self.args.output, self.facts, &fitted, compared, (took, lost));
+        print(self.args.json, &report, || report.to_string())
     }
 
     /// The profile's text, with how it came about.

@@ -1,10 +1,11 @@
 //! `evenkeel disk list`: the disks, as a table or as names.
 
 use anyhow::Result;
-use api::{Attachment, Disk, Drive, Rest, labels_in_words};
+use api::{Attachment, Disk, Drive, Items, Rest, labels_in_words};
 use io_model::units::Size;
 
-use super::{Daemon, print};
+use super::Daemon;
+use crate::output::print;
 use crate::table;
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +40,7 @@ pub fn run(args: &Args) -> Result<()> {
     all.retain(|disk| disk.attached || !args.attached);
     all.retain(|disk| disk.attached && !disk.survives_restart || !args.lost_on_restart);
     all.retain(|disk| args.frontend.as_ref().is_none_or(|frontend| disk.frontend == *frontend));
-    print(&args.daemon, &all, || {
+    print(args.daemon.json, &Items { items: &all }, || {
         if args.names {
             return all.iter().map(|disk| format!("{}\n", disk.name)).collect();
         }

@@ -15,11 +15,11 @@ mod plot;
 mod report;
 mod text;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use api::Items;
 use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
 use policy::PolicyKind;
@@ -32,6 +32,7 @@ use self::choices::Choice;
 use self::report::{
     Addition, AdviceRow, Drive, FloorRow, PolicyReport, PriceRow, PromiseRow, Report, Solution, TenantRow,
 };
+use crate::output::print;
 
 /// Exit status if a promise does not hold, an addition does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;
@@ -71,7 +72,7 @@ pub struct Args {
     #[arg(long)]
     verbose: bool,
 
-    /// Print JSON, one object per drive.
+    /// Print JSON, with one item per drive.
     #[arg(long)]
     json: bool,
 }
@@ -89,18 +90,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let remedy = format!("say which one to draw: --drive {}", names.join(" or "));
         return Err(config::ConfigErrors::one(second.config.file(), "has several drives", remedy).into());
     }
-    let mut out = std::io::stdout().lock();
-    let mut is_good = true;
-    for (at, enlarged) in all.iter().enumerate() {
-        let report = plan(enlarged, args)?;
-        if args.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-        } else {
-            write!(out, "{}{}", if at > 0 { "\n" } else { "" }, text::show(&report, args.verbose))?;
-        }
-        is_good &= report.is_good();
-    }
-    out.flush()?;
+    let reports = all.iter().map(|enlarged| plan(enlarged, args)).collect::<Result<Vec<_>>>()?;
+    print(args.json, &Items { items: &reports }, || {
+        reports.iter().map(|report| text::show(report, args.verbose)).collect::<Vec<_>>().join("\n")
+    })?;
+    let is_good = reports.iter().all(Report::is_good);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
 }
 

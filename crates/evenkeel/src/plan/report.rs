@@ -79,10 +79,9 @@ pub struct PolicyReport {
     pub note: Option<String>,
     /// Why nothing can be said.
     pub unmodelled: Option<String>,
-    /// 0 to 1.
-    pub drive_utilization: Option<f64>,
-    /// Of the busiest poller, 0 to 1.
-    pub poller_utilization: Option<f64>,
+    pub drive_busy_percent: Option<f64>,
+    /// Of the busiest poller.
+    pub poller_busy_percent: Option<f64>,
     /// Commands that were played for it.
     pub played_ios: Option<u64>,
     /// One for each tenant, or none.
@@ -303,8 +302,8 @@ impl PolicyReport {
             configured: choice.configured,
             note: choice.priorities_assumed.then(|| "with priority high for guaranteed tenants".to_owned()),
             unmodelled: None,
-            drive_utilization: None,
-            poller_utilization: None,
+            drive_busy_percent: None,
+            poller_busy_percent: None,
             played_ios: None,
             tenants: Vec::new(),
             promises: Vec::new(),
@@ -320,8 +319,8 @@ impl PolicyReport {
         };
         let promises = PromiseRow::all(&outcome.promises, tenants, rows);
         Self {
-            drive_utilization: Some(outcome.forecast.drive_utilization),
-            poller_utilization: Some(outcome.forecast.poller_utilization),
+            drive_busy_percent: Some(outcome.forecast.drive_utilization * 100.0),
+            poller_busy_percent: Some(outcome.forecast.poller_utilization * 100.0),
             played_ios: Some(outcome.forecast.played_ios),
             tenants: tenants.iter().zip(&outcome.forecast.tenants).map(ForecastRow::new).collect(),
             promises_kept: promises.iter().all(PromiseRow::is_good),

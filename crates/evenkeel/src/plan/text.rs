@@ -91,11 +91,11 @@ fn under(policy: &PolicyReport, verbose: bool) -> String {
     if let Some(why) = &policy.unmodelled {
         return format!("\n{}", paragraph("", &format!("{title}: {why}")));
     }
-    let percent = |part: Option<f64>| (part.unwrap_or(0.0) * 100.0).round();
+    let whole = |percent: Option<f64>| percent.unwrap_or(0.0).round();
     let busy = format!(
         "drive {} % busy, busiest poller {} %, from {} commands played",
-        percent(policy.drive_utilization),
-        percent(policy.poller_utilization),
+        whole(policy.drive_busy_percent),
+        whole(policy.poller_busy_percent),
         table::count(policy.played_ios.unwrap_or(0) as f64)
     );
     let verdict = |name: &str| {

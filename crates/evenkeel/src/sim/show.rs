@@ -10,12 +10,12 @@ use crate::table::{self, count, layout, micros, of_commands, span};
 /// Everything. `verbose`: with the in-order bounds.
 pub fn text(scenario: &Scenario, outcome: &Outcome<'_>, verbose: bool) -> String {
     let mut text = String::new();
-    for report in outcome.runs {
+    for report in outcome.items {
         text += &run(scenario, report, verbose);
         text += "\n";
     }
-    if outcome.runs.len() > 1 {
-        text += &comparison(scenario, outcome.runs);
+    if outcome.items.len() > 1 {
+        text += &comparison(scenario, outcome.items);
         text += "\n";
     }
     text += "latencies in µs as the guest's application sees them; late: I/Os above the target; kept: the promised\n\
@@ -24,7 +24,7 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>, verbose: bool) -> String
         text += "; bound: the longest time in a\n\
                  drive that serves waiting commands in order; over: I/Os that took longer";
     }
-    if names_percentile(outcome.runs) {
+    if names_percentile(outcome.items) {
         text += "; at promise: the latency at the\n\
                  promised percentile";
     }

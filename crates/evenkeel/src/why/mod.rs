@@ -3,8 +3,6 @@
 mod text;
 mod when;
 
-use std::io::Write;
-
 use anyhow::Result;
 use api::{Rest, WhyAsked};
 use jiff::Timestamp;
@@ -12,6 +10,7 @@ use jiff::tz::TimeZone;
 
 pub use self::when::BadTime;
 use crate::disk::Daemon;
+use crate::output::print;
 
 /// Explain why a tenant was slow at some time in the last day.
 ///
@@ -48,11 +47,5 @@ pub fn run(args: &Args) -> Result<()> {
     let unix_ms = |time: Timestamp| u64::try_from(time.as_millisecond()).unwrap_or(0);
     let asked = WhyAsked { from_unix_ms: unix_ms(from), to_unix_ms: unix_ms(to) };
     let why = Rest::new(&args.daemon.socket).why(&args.tenant, asked)?;
-    let mut out = std::io::stdout().lock();
-    if args.daemon.json {
-        writeln!(out, "{}", serde_json::to_string(&why)?)?;
-    } else {
-        write!(out, "{}", text::why(&why, &zone))?;
-    }
-    Ok(out.flush()?)
+    print(args.daemon.json, &why, || text::why(&why, &zone))
 }

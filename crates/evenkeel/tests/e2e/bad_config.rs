@@ -176,7 +176,7 @@ fn check_changes_nothing_and_agrees_with_serve() {
     let checked: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let daemon = home.serve();
     for part in ["device", "policy", "pollers", "tenants", "free_bytes", "layout_file", "changes"] {
-        assert_eq!(daemon.ready["drives"][0][part], checked["drives"][0][part], "{part}");
+        assert_eq!(daemon.ready["drives"][0][part], checked["items"][0][part], "{part}");
     }
     daemon.stop();
 }

@@ -1,13 +1,14 @@
 //! `evenkeel demo --json`: four phases, as programs read them.
 
 use crate::harness::{errors, run};
+use crate::json::{self, Prints};
 
 #[test]
 fn the_demo_tells_four_phases() {
     let output = run(&["demo", "--json", "--seconds", "1"]);
     assert!(output.status.success(), "{}", errors(&output));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let phases = report["phases"].as_array().unwrap();
+    let report = json::read(Prints::Items, str::from_utf8(&output.stdout).unwrap());
+    let phases = report["items"].as_array().unwrap();
     let expected = [
         ("alone", "passthrough", 1),
         ("contended", "passthrough", 4),

@@ -42,7 +42,7 @@ pub fn refused(home: &Home, arguments: &str) -> String {
 
 fn names(home: &Home) -> Vec<String> {
     let all = done(home, "list");
-    all.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
+    all["items"].as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
 }
 
 pub fn is_served(home: &Home, name: &str) -> Option<()> {
@@ -388,7 +388,8 @@ fn is_wiped(home: &Home, pattern: &[u8]) -> bool {
 fn operations(home: &Home) -> Vec<Value> {
     let output = evenkeel().args(["operations", "--json", "--socket"]).arg(socket(home)).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    told["items"].as_array().unwrap().clone()
 }
 
 #[test]
@@ -416,7 +417,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     let free = || {
         let output = evenkeel().args(["drive", "list", "--json", "--socket"]).arg(socket(&home)).output().unwrap();
         let drives: Value = serde_json::from_slice(&output.stdout).unwrap();
-        drives["drives"][0]["free_bytes"].as_u64().unwrap()
+        drives["items"][0]["free_bytes"].as_u64().unwrap()
     };
     wait_for("the wiper", || operations(&home).is_empty().then_some(()));
     assert!(is_wiped(&home, &secret));

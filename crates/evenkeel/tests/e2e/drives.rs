@@ -105,7 +105,7 @@ fn a_block_device(sector_bytes: u32) {
     // A loop device has no identity: its mark is made by the first start, and behind the disks.
     let json = check(&["--json"]);
     let told: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    let drive = &told["drives"][0];
+    let drive = &told["items"][0];
     assert_eq!(
         (&drive["device"]["id"], &drive["device"]["to_mark"]),
         (&serde_json::Value::Null, &true.into()),
@@ -131,7 +131,7 @@ fn a_block_device(sector_bytes: u32) {
     assert!(errors(&output).contains("is in use"), "{}", errors(&output));
     daemon.stop();
     let told: serde_json::Value = serde_json::from_slice(&check(&["--json"]).stdout).unwrap();
-    let drive = &told["drives"][0];
+    let drive = &told["items"][0];
     assert!(drive["device"]["id"].is_string() && drive["device"]["to_mark"] == false, "{told}");
     assert!(drive["layout_file"].is_string(), "{told}");
 
@@ -270,6 +270,6 @@ fn check_knows_the_blocks_of_an_image_that_is_to_be_made() {
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(!home.path("mount/drive.img").exists());
     let daemon = home.serve();
-    assert_eq!(told["drives"][0]["tenants"][0]["lba_bytes"], home.attach("a").ns.block_bytes, "{told}");
+    assert_eq!(told["items"][0]["tenants"][0]["lba_bytes"], home.attach("a").ns.block_bytes, "{told}");
     daemon.stop();
 }

@@ -29,6 +29,7 @@ mod guest;
 mod handed_over;
 mod harness;
 mod hostile;
+mod json;
 mod keeper;
 mod keeper_virtio;
 mod logs;

@@ -85,7 +85,7 @@ fn why_missing(home: &Home, drive: &str) -> String {
 
 fn names(home: &Home) -> Vec<String> {
     let all = done(home, "list");
-    all.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
+    all["items"].as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// `db` is served although the drive is missing, for a reason that says `why`.
@@ -203,7 +203,7 @@ fn one_image_is_not_two_drives() {
     answer(&home, "drive remove spare9 --force");
     daemon.stop();
     let daemon = home.serve();
-    assert_eq!(answer(&home, "drive list")["drives"].as_array().unwrap().len(), 2);
+    assert_eq!(answer(&home, "drive list")["items"].as_array().unwrap().len(), 2);
     daemon.stop();
 }
 
@@ -340,9 +340,10 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     let mut filler = File::create(home.path("mount/filler")).unwrap();
     while filler.write_all(&[1; 4096]).is_ok() {}
     done(&home, "delete sp1 --yes --force --wipe three-passes");
-    let has_failed = || answer(&home, "operations").as_array().unwrap().iter().any(|it| it["state"] == "failed");
+    let has_failed =
+        || answer(&home, "operations")["items"].as_array().unwrap().iter().any(|it| it["state"] == "failed");
     wait_for("the wipe's end", || has_failed().then_some(()));
-    let why = answer(&home, "operations")[0]["why"].as_str().unwrap_or_default().to_owned();
+    let why = answer(&home, "operations")["items"][0]["why"].as_str().unwrap_or_default().to_owned();
     assert!(why.contains("the drive failed a command"), "{why}");
     let told = fails(&home, "drive remove spare");
     assert!(told.contains("4MiB of deleted disks are left, and wiping failed: ") && told.contains(&why), "{told}");
@@ -350,7 +351,7 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
     assert_eq!(told, "spare is no longer served; 4MiB of deleted disks' data are on it and were not wiped\n");
     daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);
-    assert_eq!(answer(&home, "drive list")["drives"].as_array().unwrap().len(), 1);
+    assert_eq!(answer(&home, "drive list")["items"].as_array().unwrap().len(), 1);
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();
     daemon.stop();
 }

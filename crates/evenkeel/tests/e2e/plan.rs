@@ -24,7 +24,8 @@ const NOT_KEPT: i32 = 3;
 fn plan(config: &Path, arguments: &[&str], code: i32) -> Value {
     let output = run(&[&["plan", "--json", config.to_str().unwrap()], arguments].concat());
     assert_eq!(output.status.code(), Some(code), "{}", errors(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    told["items"][0].clone()
 }
 
 fn names(list: &Value, key: &str) -> Vec<String> {

@@ -51,7 +51,7 @@ fn a_promise_that_cannot_be_kept_is_refused() {
     // Each speaks in its own name.
     assert_eq!(errors(&check).strip_prefix("evenkeel: "), errors(&serve).strip_prefix("evenkeeld: "));
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
-    let promise = &checked["drives"][0]["promises"][0];
+    let promise = &checked["items"][0]["promises"][0];
     assert_eq!((&promise["tenant"], &promise["verdict"]), (&"db".into(), &"not kept".into()));
     assert_eq!((&promise["assumed"], &promise["overcommitted"]), (&true.into(), &false.into()));
     assert_eq!(home.listing(), before, "nothing was touched");

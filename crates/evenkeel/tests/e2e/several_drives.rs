@@ -71,7 +71,7 @@ fn tenants_are_on_the_drive_that_they_name_or_on_the_one_with_the_least_left_ove
     let home = Home::new();
     home.configure(&format!("{CONFIG}[[tenant]]\nname = \"web\"\nsize = \"16MiB\"\n"));
     let daemon = home.serve();
-    let drives = answer(&home, &["drive", "list"])["drives"].clone();
+    let drives = answer(&home, &["drive", "list"])["items"].clone();
     let policies: Vec<_> = drives.as_array().unwrap().iter().map(|it| (&it["name"], &it["policy"])).collect();
     assert_eq!(policies, [(&json!("fast"), &json!("passthrough")), (&json!("big"), &json!("drr"))]);
     assert_eq!((drive_of(&home, "db"), drive_of(&home, "web")), ("big".into(), "fast".into()));
@@ -200,7 +200,7 @@ fn a_drive_that_is_not_there_at_the_start_keeps_nobody_else_from_being_served() 
     std::fs::create_dir(home.path("fast.img")).unwrap();
     let daemon = home.serve();
     assert_eq!(home.attach("db").read(0, BLOCK).unwrap(), pattern(2, 4096));
-    let fast = answer(&home, &["drive", "list"])["drives"][1].clone();
+    let fast = answer(&home, &["drive", "list"])["items"][1].clone();
     assert_eq!(fast["name"], "fast");
     assert!(fast["failed"].as_str().is_some_and(|why| why.contains("is a directory")), "{fast}");
     let log = daemon.log();
@@ -241,7 +241,7 @@ fn policies_change_under_load() {
         let applied = apply(policy);
         let step = &applied["steps"][0];
         assert_eq!((&step["action"], &step["keys"][0]["new"]), (&json!("change"), &json!(policy)), "{applied}");
-        let drives = answer(&home, &["drive", "list"])["drives"].clone();
+        let drives = answer(&home, &["drive", "list"])["items"].clone();
         let policies = [&drives[0]["policy"], &drives[1]["policy"]];
         assert_eq!(policies, [policy, "drr"], "the other drive's stays");
     }
@@ -446,7 +446,7 @@ fn a_drive_comes_and_goes_while_others_run() {
     drop(web);
     done(&home, "delete web --yes --force --wait");
     let left = answer(&home, &["drive", "remove", "new"]);
-    assert_eq!(left.as_array().unwrap().len(), 2, "{left}");
+    assert_eq!(left["items"].as_array().unwrap().len(), 2, "{left}");
     // It is nobody's, and its name is free.
     let told = drive_fails(&home, &format!("add new --backend file --path {at}"));
     assert!(told.contains("no layout file describes it"), "{told}");
@@ -561,7 +561,7 @@ fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     );
     let told = raw(&home, request.as_bytes());
     assert!(told.contains("comes with its descriptor"), "{told}");
-    assert_eq!(answer(&home, &["drive", "list"])["drives"].as_array().unwrap().len(), 2);
+    assert_eq!(answer(&home, &["drive", "list"])["items"].as_array().unwrap().len(), 2);
     daemon.stop();
 }
 

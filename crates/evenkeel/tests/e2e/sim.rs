@@ -32,7 +32,7 @@ fn six_noisy_neighbours_under_every_policy() {
     let home = Home::new();
     let scenario = shortened(&home, "six-noisy-neighbours.toml", "150ms", "100ms");
     let outcome = simulate(&scenario, &[]);
-    let runs = outcome["runs"].as_array().unwrap();
+    let runs = outcome["items"].as_array().unwrap();
     let policies: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
     assert_eq!(policies, ["passthrough", "evenkeel", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     for run in runs {
@@ -59,8 +59,8 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
     assert_eq!(bytes("7"), bytes("7"));
     assert_ne!(bytes("7"), bytes("8"));
     let outcome = simulate(&scenario, &["--seed", "7"]);
-    assert_eq!((&outcome["seed"], &outcome["runs"][0]["seed"]), (&7.into(), &7.into()));
-    let [store, quiet] = [1, 4].map(|index| &outcome["runs"][0]["tenants"][index]);
+    assert_eq!((&outcome["seed"], &outcome["items"][0]["seed"]), (&7.into(), &7.into()));
+    let [store, quiet] = [1, 4].map(|index| &outcome["items"][0]["tenants"][index]);
     let count = |kind: &str| store[kind]["count"].as_u64().unwrap();
     assert!(count("reads") > 0 && count("writes") > 0, "{store}");
     assert_eq!((&quiet["reads"]["count"], &quiet["slowdown"]), (&0.into(), &Value::Null));
@@ -71,7 +71,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 #[test]
 fn faults_strike_and_every_rule_holds() {
     let outcome = simulate(&examples().join("faults.toml"), &[]);
-    let run = &outcome["runs"][0];
+    let run = &outcome["items"][0];
     assert_eq!((&run["violations"], &outcome["alone_mean_ns"]), (&0.into(), &Value::Null));
     let failed: u64 = run["tenants"].as_array().unwrap().iter().map(|row| row["errors"].as_u64().unwrap()).sum();
     assert!(failed > 0, "{run}");
@@ -105,7 +105,7 @@ fn a_promise_is_judged_at_its_own_percentile() {
         |percentile| home.write_config("more.toml", &FOR_MORE.replace("latency_percentile = 99.9\n", percentile));
     let judged = |percentile| {
         let outcome = simulate(&scenario(percentile), &[]);
-        let db = &outcome["runs"][0]["tenants"][0];
+        let db = &outcome["items"][0]["tenants"][0];
         let figures = ["latency_percentile", "at_percentile_ns", "kept"].map(|key| db[key].clone());
         (figures, ["p99_ns", "p999_ns"].map(|key| db["latency"][key].clone()))
     };
@@ -138,7 +138,7 @@ fn a_trace_beside_the_scenario_is_replayed() {
     let lines = |count| ["fio version 3 iolog\n".to_owned()].into_iter().chain((0..count).map(line));
     home.write_config("vm.log", &lines(100).collect::<String>());
     let outcome = simulate(&scenario, &[]);
-    let vm = &outcome["runs"][0]["tenants"][0];
+    let vm = &outcome["items"][0]["tenants"][0];
     assert!(vm["reads"]["count"].as_u64().unwrap() > vm["writes"]["count"].as_u64().unwrap(), "{vm}");
     assert!(outcome["notes"].to_string().contains("100 requests over"), "{}", outcome["notes"]);
 
@@ -163,7 +163,7 @@ fn a_trace_that_spans_no_time_is_played_once_and_a_missing_one_is_told_with_its_
     // Both requests come at the start, so that is what must be measured.
     let text = TRACE.replace("format = \"fio\"\n", "").replace("1ms", "0ms");
     let outcome = simulate(&home.write_config("trace.toml", &text), &[]);
-    assert_eq!(outcome["runs"][0]["tenants"][0]["reads"]["count"], 2);
+    assert_eq!(outcome["items"][0]["tenants"][0]["reads"]["count"], 2);
     assert!(outcome["notes"].to_string().contains("spans no time, so it is played once"), "{}", outcome["notes"]);
     assert!(outcome["notes"].to_string().contains("3 lines that move no data, skipped"), "{}", outcome["notes"]);
 
@@ -179,7 +179,7 @@ fn a_trace_beside_noise() {
     home.write_config(name, &std::fs::read_to_string(examples().join(name)).unwrap());
     let scenario = shortened(&home, "trace-beside-noise.toml", "10ms", "50ms");
     let outcome = simulate(&scenario, &[]);
-    for run in outcome["runs"].as_array().unwrap() {
+    for run in outcome["items"].as_array().unwrap() {
         assert_eq!(run["violations"], 0, "{run}");
         let web = &run["tenants"][0];
         assert!(web["reads"]["count"].as_u64() > web["writes"]["count"].as_u64(), "{web}");
@@ -219,7 +219,7 @@ fn what_a_layout_can_not_do_is_told() {
     let told = all_hwqs("evenkeel\"\nbest_effort_pollers = 2 #");
     assert!(told.contains("layout evenkeel: its pollers have 12 in all"), "{told}");
     let outcome = simulate(&scenario("per-queue", "\"passthrough\"", ""), &[]);
-    assert_eq!(outcome["runs"][0]["violations"], 0, "{outcome}");
+    assert_eq!(outcome["items"][0]["violations"], 0, "{outcome}");
 
     let fault = "[[fault]]\nkind = \"lose-hwq\"\nat = \"2ms\"\nhwq = 8\n";
     let output = run(&["sim", scenario("mdev", "\"passthrough\"", fault).to_str().unwrap()]);

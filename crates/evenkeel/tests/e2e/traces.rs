@@ -86,7 +86,7 @@ fn what_is_recorded_is_what_was_done_and_is_replayed() {
     let output = run(&["sim", "--json", scenario.to_str().unwrap()]);
     assert!(output.status.success(), "{}", errors(&output));
     let played: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let tenant = &played["runs"][0]["tenants"][0];
+    let tenant = &played["items"][0]["tenants"][0];
     assert_eq!(tenant["latency"]["count"].as_u64().unwrap(), commands.len() as u64, "{tenant:#}");
     daemon.stop();
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use io_model::QueuePriority;
 use nvme_driver::Arbitration;
+use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::attach::Frontend;
@@ -164,8 +165,9 @@ impl Args {
 }
 
 /// Runs the jobs and prints their results; ends early, with results, on SIGINT or SIGTERM. The exit code
-/// is 0 if every command succeeded, everything verified and every job was measured, else 1. `version` is the tool's.
-pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
+/// is 0 if every command succeeded, everything verified and every job was measured, else 1. `version` is the tool's;
+/// `line` writes a line of JSON.
+pub fn main(args: &Args, version: &str, line: fn(&Value) -> serde_json::Result<String>) -> Result<ExitCode, Error> {
     let stop = stop_on_signals()?;
     let spec = args.spec();
     let connect = |path: &PathBuf| Target::connect_as(args.frontend, args.arbitration, path, vec![spec.clone()]);
@@ -179,8 +181,10 @@ pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     if live {
         eprint!("\r\x1b[K");
     }
-    let text = if args.json { format!("{:#}\n", report::json(&results, version)) } else { report::table(&results) };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Error::System(format!("can't print results: {error}")))?;
+    let json = || Ok(line(&report::json(&results, version))? + "\n");
+    let text: io::Result<String> = if args.json { json() } else { Ok(report::table(&results)) };
+    let printed = text.and_then(|text| io::stdout().write_all(text.as_bytes()));
+    printed.map_err(|error| Error::System(format!("can't print results: {error}")))?;
     let clean = results.iter().all(|result| result.is_clean());
     let checked = |result: &JobResult| result.verify.as_ref().is_some_and(|verify| verify.checked_units > 0);
     if spec.verify && !results.iter().all(checked) {

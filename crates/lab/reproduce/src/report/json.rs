@@ -7,8 +7,12 @@ use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::row::Row;
 use crate::paper::Paper;
 
+/// It rises when a field is removed, renamed or changes its meaning.
+const SCHEMA_VERSION: u32 = 1;
+
 #[derive(Serialize)]
 struct Document<'a> {
+    schema_version: u32,
     seed: u64,
     quick: bool,
     figures: Vec<Summary<'a>>,
@@ -49,6 +53,7 @@ impl Report {
     /// number is `null`.
     pub fn json(&self) -> String {
         let document = Document {
+            schema_version: SCHEMA_VERSION,
             seed: self.seed,
             quick: self.quick,
             figures: self.figures.iter().map(Summary::from).collect(),

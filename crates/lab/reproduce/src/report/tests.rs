@@ -116,6 +116,7 @@ fn a_printed_value_is_a_hollow_marker_beside_ours() {
 #[test]
 fn json_and_csv_hold_every_row() {
     let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+    assert_eq!(json["schema_version"], 1);
     assert_eq!((json["seed"].as_u64(), json["quick"].as_bool()), (Some(7), Some(true)));
     let rows = json["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 9 + 24);

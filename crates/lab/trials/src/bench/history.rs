@@ -132,7 +132,7 @@ fn replayed_us(trace: &Path, seconds: u64) -> Result<f64> {
         bail!("`evenkeel sim` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let played: serde_json::Value = serde_json::from_slice(&output.stdout).context("the JSON of `evenkeel sim`")?;
-    let mean_ns = played["runs"][0]["tenants"][0]["latency"]["mean_ns"].as_f64();
+    let mean_ns = played["items"][0]["tenants"][0]["latency"]["mean_ns"].as_f64();
     // Traces of a fast drive are large.
     std::fs::remove_dir_all(trace.parent().context("a trace without a directory")?)?;
     Ok(mean_ns.context("no mean latency in the JSON of `evenkeel sim`")? / 1e3)

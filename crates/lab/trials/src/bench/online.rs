@@ -354,7 +354,7 @@ fn planned_p99_us() -> Result<f64> {
         .output()
         .context("can't start `evenkeel plan`")?;
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).context("the plan's JSON")?;
-    let policies = plan["policies"].as_array().context("no policies in the plan")?;
+    let policies = plan["items"][0]["policies"].as_array().context("no policies in the plan")?;
     let configured = policies.iter().find(|policy| policy["configured"] == true).context("no policy is configured")?;
     let tenants = configured["tenants"].as_array().context("no tenants in the plan")?;
     let promised = tenants.iter().find(|tenant| tenant["tenant"] == "db").context("no such tenant in the plan")?;

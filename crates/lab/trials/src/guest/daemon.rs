@@ -176,7 +176,7 @@ pub fn offset_of(binary: &Path, dir: &Path, tenant_name: &str) -> Result<u64> {
     let output = Command::new(binary).args(["check", "--json"]).arg(dir.join(CONFIG_FILE)).output()?;
     ensure!(output.status.success(), "evenkeel check: {}", String::from_utf8_lossy(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let tenants = summary["drives"].as_array().into_iter().flatten();
+    let tenants = summary["items"].as_array().into_iter().flatten();
     let tenants = tenants.flat_map(|drive| drive["tenants"].as_array().into_iter().flatten());
     tenants
         .filter(|tenant| tenant["name"] == tenant_name)

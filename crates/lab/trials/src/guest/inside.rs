@@ -217,7 +217,7 @@ impl Guest {
     pub fn verify_tenant(&mut self, name: &str) -> Result<()> {
         let load = format!("load /run/ek/{name} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
         let told = self.evenkeel(&load)?;
-        ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{name}: {told}");
+        ensure!(told.contains("\"total_ios\":1024") && told.contains("\"bad_blocks\":0"), "{name}: {told}");
         Ok(())
     }
 

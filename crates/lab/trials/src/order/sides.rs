@@ -130,7 +130,7 @@ pub fn simulate(bench: &Bench<'_>) -> Result<Simulated> {
     }
     let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).context("the simulator's JSON")?;
     let number = |value: &serde_json::Value| value.as_f64().context("a figure is missing in the simulator's JSON");
-    let runs = outcome["runs"].as_array().context("no runs in the simulator's JSON")?;
+    let runs = outcome["items"].as_array().context("no items in the simulator's JSON")?;
     let policies = runs.iter().zip(setting::POLICIES).map(|(run, policy)| {
         if run["policy"] != policy {
             bail!("the simulator ran {} in place of {policy}", run["policy"]);

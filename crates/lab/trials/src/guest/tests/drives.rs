@@ -89,7 +89,7 @@ fn claim_and_release(guest: &mut Guest) -> Result<()> {
     // Registers, doorbells and memory through VFIO. The error names the drive's user, which keeps the drive.
     let load = format!("load {DRIVE} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
-    ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{told}");
+    ensure!(told.contains("\"total_ios\":1024") && told.contains("\"bad_blocks\":0"), "{told}");
     start_reading(guest, DRIVE)?;
     let listed = guest.evenkeel("drive list --json")?;
     ensure!(listed.contains("\"name\":\"evenkeel\""), "{listed}");
@@ -144,7 +144,7 @@ fn make_and_use(guest: &mut Guest) -> Result<()> {
     refused(guest, &format!("assign {function}"), &["is also that of controller", "nvme detach-ns"])?;
     let load = format!("load {function} --rw randwrite --bs 4k --iodepth 4 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
-    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+    ensure!(told.contains("\"bad_blocks\":0"), "{told}");
     start_reading(guest, function)?;
     refused(guest, &format!("vfs {physical} --count 0"), &["is in use by evenkeel"])?;
     end_reading(guest)?;

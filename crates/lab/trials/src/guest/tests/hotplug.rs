@@ -105,7 +105,7 @@ fn be_late_and_wrong(guest: &mut Guest, image: &Path) -> Result<()> {
     serve(guest, "60s")?;
     guest.monitor()?.throttle(ID, SLOW_IOPS)?;
     let told = guest.evenkeel(few)?;
-    ensure!(told.contains("\"total_ios\": 16") && told.contains("\"bad_blocks\": 0"), "{told}");
+    ensure!(told.contains("\"total_ios\":16") && told.contains("\"bad_blocks\":0"), "{told}");
     guest.monitor()?.throttle(ID, 0)?;
     let told = guest.attempt_evenkeel("load /run/ek/db --rw read --bs 64k --iodepth 1 --size 32m --json")?;
     ensure!(told.code != 0, "a bad sector is read: {told:?}");

@@ -85,7 +85,7 @@ fn serve(guest: &mut Guest, [small, large]: [String; 2]) -> Result<()> {
     let before = guest.run(&counted)?;
     // Longer than the drive takes at once.
     let told = guest.evenkeel("load /run/ek/db --rw write --bs 1m --iodepth 4 --size 16m --verify --json")?;
-    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+    ensure!(told.contains("\"bad_blocks\":0"), "{told}");
     guest.run_within(
         &format!("{FIO} --filename={RAW} --rw=randtrimwrite --bs=16k --size=8m --fsync=8"),
         PROGRAM_LIMIT,

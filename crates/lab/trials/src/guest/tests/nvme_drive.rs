@@ -205,12 +205,12 @@ fn serve(guest: &mut Guest) -> Result<()> {
     ensure!(told.contains(&format!("{ADDRESS} is in use by another process")) && told.contains("batch"), "{told}");
     // Pieces of other sizes, and larger than one command.
     let told = guest.evenkeel("load /run/ek/batch --rw write --bs 1m --iodepth 4 --size 16m --verify --json")?;
-    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+    ensure!(told.contains("\"bad_blocks\":0"), "{told}");
 
     guest.end_daemon("KILL")?;
     guest.serve_again()?;
     let told = guest.evenkeel("load /run/ek/batch --rw read --bs 64k --iodepth 4 --size 16m --json")?;
-    ensure!(told.contains("\"total_ios\": 256"), "{told}");
+    ensure!(told.contains("\"total_ios\":256"), "{told}");
     guest.verify_tenant("db")?;
     let ended = guest.end_daemon("TERM")?;
     ensure!(ended.code == 0 && !ended.text.contains("panicked"), "{ended:?}");

@@ -119,7 +119,7 @@ fn serve(guest: &mut Guest) -> Result<()> {
 fn verify(guest: &mut Guest, disk: &str) -> Result<()> {
     let load = format!("load /run/evenkeel/{disk} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
-    ensure!(told.contains("\"bad_blocks\": 0"), "{disk}: {told}");
+    ensure!(told.contains("\"bad_blocks\":0"), "{disk}: {told}");
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn upgrade(guest: &mut Guest) -> Result<()> {
     guest.run("kill -TERM $(pidof evenkeel)")?;
     for disk in WITH_CLIENTS {
         let told = finish_load(guest, disk)?;
-        ensure!(told.contains("\"bad_blocks\": 0"), "{disk}: {told}");
+        ensure!(told.contains("\"bad_blocks\":0"), "{disk}: {told}");
     }
 
     without_keeper(guest)
