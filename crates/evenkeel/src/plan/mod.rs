@@ -34,7 +34,7 @@ use self::report::{
 };
 
 /// Exit status if a promise does not hold, an addition does not fit, or there is no solution.
-const EXIT_NOT_KEPT: u8 = 3;
+pub const EXIT_NOT_KEPT: u8 = 3;
 
 /// Predict what each tenant will get and which promises hold: with this policy, with others, with one more tenant.
 ///
