@@ -6,7 +6,7 @@ built = $(or $(CARGO_TARGET_DIR),target)
 # What tests boot: the dev build, which is there once the tests are built.
 programs = $(built)/debug
 
-.PHONY: build demo check doc tools packager test test-all guest-test browser-test bench fuzz clean
+.PHONY: build demo check doc tools packager release test test-all guest-test browser-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld --package keeper
@@ -30,6 +30,10 @@ tools:
 # What makes the Debian package, where it is missing.
 packager:
 	@command -v cargo-deb >/dev/null || $(CARGO) install --locked --debug cargo-deb
+
+# What is published, in target/release-files: packages for Debian 12 and 13, programs, debug files, SPDX, checksums.
+release: packager
+	$(CARGO) xtask release
 
 # The daily tier: before each push, and what a newcomer runs. At most 15 minutes on two idle cores, 25 from nothing.
 test: check tools

@@ -8,6 +8,14 @@ use api::{NoDaemon, Problem};
 /// The operator gave bad input. All other failures exit with 1.
 const EXIT_BAD_INPUT: u8 = 2;
 
+/// Each exit status, and its meaning.
+pub const STATUSES: [(u8, &str); 4] = [
+    (0, "done"),
+    (1, "failure of the daemon, the drive or the host"),
+    (EXIT_BAD_INPUT, "bad input, a refused request, no daemon, or (`check`) a promise that can't be kept"),
+    (crate::plan::EXIT_NOT_KEPT, "`plan` found a promise that can't be kept"),
+];
+
 /// Tells `error` on standard error. A reader that closed our output (`evenkeel stats | head`) is no failure.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {

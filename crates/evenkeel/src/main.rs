@@ -16,6 +16,7 @@ mod erase;
 mod events;
 mod failure;
 mod host;
+mod man;
 mod output;
 mod plan;
 mod record;
@@ -32,7 +33,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Shares a host's local NVMe drives among VMs, containers and host processes. Keeps promised latencies and divides
 /// the rest fairly.
@@ -57,7 +58,7 @@ enum Command {
     Export(apply::ExportArgs),
     Load(load::cli::Args),
     #[command(hide = true)]
-    Man(shell::ManArgs),
+    Man(man::Args),
     Operations(disk::OperationsArgs),
     Plan(plan::Args),
     Reproduce(reproduce::Args),
@@ -75,13 +76,13 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
-        Command::Completions(args) => shell::run_completions(&args),
+        Command::Completions(args) => shell::run_completions(&args, Cli::command()),
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
         Command::Drive(args) => drive::run(args),
         Command::Events(args) => events::run(&args),
         Command::Export(args) => apply::run_export(&args),
-        Command::Man(args) => shell::run_man(&args),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION"), api::document) {
             Ok(code) => return code,

@@ -13,6 +13,8 @@ use crate::disk::Daemon;
 use crate::output::print;
 use crate::serve;
 
+/// The configuration file of the package's unit.
+pub const PACKAGED_CONFIG: &str = "/etc/evenkeel/config.toml";
 /// How long the next daemon may take to start: drives without the kernel may take minutes.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time between two checks.
@@ -29,7 +31,7 @@ pub struct Args {
     program: Option<PathBuf>,
 
     /// The configuration file of the unit
-    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.toml")]
+    #[arg(long, value_name = "PATH", default_value = PACKAGED_CONFIG)]
     config: PathBuf,
 
     /// Shell command that restarts the daemon

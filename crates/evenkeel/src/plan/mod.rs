@@ -35,7 +35,7 @@ use self::report::{
 use crate::output::print;
 
 /// Exit status if a promise does not hold, an addition does not fit, or there is no solution.
-const EXIT_NOT_KEPT: u8 = 3;
+pub const EXIT_NOT_KEPT: u8 = 3;
 
 /// Predict each tenant's latency and throughput, and which promises hold.
 ///

@@ -9,7 +9,7 @@
 //! | `bench`, `order`, `spdk` | measure the daemon beside itself, the simulator and SPDK |
 //! | `soak`, `changes`, `sweep` | attacks, changes at random and simulated scenarios, each with a seed |
 //! | `more` | what `make test` leaves out, until the time is used |
-//! | `package` | makes a Debian package |
+//! | `package`, `release` | make a Debian package, and the files of a release |
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "tools measure, and wait for processes")]
@@ -21,6 +21,7 @@ mod guest;
 mod more;
 mod order;
 mod package;
+mod release;
 mod soak;
 mod spdk;
 mod sweep;
@@ -61,6 +62,8 @@ enum Command {
     Order(order::Options),
     /// Make a Debian package: both programs, unit, manual pages, completions, configuration. Takes cargo-deb.
     Package(package::Options),
+    /// Make the files of a release: packages, programs, debug files, a bill of materials, checksums. Takes cargo-deb.
+    Release(release::Options),
     /// Attack the daemon, kill it and its clients for a long time, beside clients that verify their data.
     Soak(soak::Options),
     /// Simulate whole scenarios drawn from seeds and check them.
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::More(options) => more::run(&options),
         Command::Order(options) => order::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Release(options) => release::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Sweep(options) => sweep::run(&options),
     };
@@ -116,6 +120,7 @@ mod tests {
             "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
             "order --rounds 3 --seconds 2 --drive pm1735 --json",
             "package --out DIR --deb-version 0.2.0-1",
+            "release --out DIR",
             "soak --minutes 30 --seed 7 --json FILE",
             "sweep --seeds 10000 --seed 7 --jobs 2 --canaries",
         ] {

@@ -13,13 +13,10 @@ use anyhow::{Context, Result, ensure};
 use crate::guest::daemon;
 
 /// The programs in it.
-const PROGRAMS: [&str; 3] = ["evenkeel", "evenkeeld", "evenkeel-keeper"];
+pub const PROGRAMS: [&str; 3] = ["evenkeel", "evenkeeld", "evenkeel-keeper"];
 
 /// Each shell, and what its completions are called where it looks for them.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "evenkeel"), ("zsh", "_evenkeel"), ("fish", "evenkeel.fish")];
-
-/// `evenkeel serve` becomes the daemon, with the same arguments.
-const DAEMONS_PAGE: &str = ".so man1/evenkeel-serve.1\n";
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -74,7 +71,6 @@ pub fn stage(programs: &Path) -> Result<()> {
     }
     let evenkeel = stage.join(PROGRAMS[0]);
     said(Command::new(&evenkeel).args(["man", "--out"]).arg(stage.join("man")))?;
-    fs::write(stage.join("man/evenkeeld.8"), DAEMONS_PAGE)?;
     let help = said(Command::new(stage.join(PROGRAMS[2])).arg("--help"))?;
     fs::write(stage.join("man/evenkeel-keeper.8"), keepers_page(&help))?;
     for (shell, file) in COMPLETIONS {
@@ -90,7 +86,7 @@ fn keepers_page(help: &str) -> String {
     let lines = usage.lines().map(|line| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-")));
     format!(
         ".TH EVENKEEL\\-KEEPER 8\n.SH NAME\nevenkeel\\-keeper \\- {what}\n.SH DESCRIPTION\n.nf\n{}.fi\n\
-         .SH SEE ALSO\n.BR evenkeeld (8),\n/usr/share/doc/evenkeel/SURVIVING.md\n",
+         .SH SEE ALSO\n.BR evenkeeld (8),\n.BR evenkeel.toml (5),\n/usr/share/doc/evenkeel/SURVIVING.md\n",
         lines.collect::<String>()
     )
 }
@@ -122,16 +118,21 @@ pub fn pack(version: Option<&str>, out: &Path, effort: Effort) -> Result<PathBuf
     Ok(PathBuf::from(path.trim()))
 }
 
-fn cargo() -> Command {
+/// Cargo, as it runs this program.
+pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-fn root() -> PathBuf {
+/// The repository.
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// What a command that must succeed prints.
-fn said(command: &mut Command) -> Result<String> {
+///
+/// # Errors
+/// When it can't be run, or fails; the error holds what it says.
+pub fn said(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{program} can't be run"))?;
     ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr).trim());

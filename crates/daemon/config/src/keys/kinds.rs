@@ -226,7 +226,7 @@ impl<T: Copy + Display + Sync + Into<u32> + TryFrom<u32> + 'static> Values for W
     }
 
     fn words(&self) -> String {
-        format!("{} to {}", self.0, self.1)
+        format!("a number, {} to {}", self.0, self.1)
     }
 }
 
@@ -289,7 +289,7 @@ impl Values for Percent {
     }
 
     fn words(&self) -> String {
-        format!("{} to {}", self.0, self.1)
+        format!("a percentage, {} to {}", self.0, self.1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every key of the daemon's file, section by section: its values, its default, and when a change of it counts.
 //!
 //! What can be said of a key follows from its row: the keys of a section and their order in an export, how the key is
-//! read, which changes of a file are none, and the [reference](reference::document).
+//! read, which changes of a file are none, and the [reference](reference::sections).
 
 mod kinds;
 mod reference;
@@ -20,7 +20,7 @@ use Default::{Absent, By, Is, Needed, Usually, Written};
 pub(crate) use kinds::{
     Apart, Changes, Default, Flag, Iops, Key, Others, Percent, Row, Shaped, Span, Values, Whole, Word,
 };
-pub use reference::document;
+pub use reference::{SettingLine, sections};
 
 use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
@@ -29,7 +29,8 @@ use crate::values::{
     absolute, account, labels, lba_size, loopback, name, names, pci_address, size_or_zero, socket_mode,
 };
 
-pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
+/// The state directory where the file names none.
+pub const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// One section: a constant for each key, all rows, and their names.
 macro_rules! section {

@@ -60,6 +60,7 @@ fn install(guest: &mut Guest) -> Result<()> {
     ensure!(modes == "711 evenkeel evenkeel\n700 evenkeel evenkeel\n", "{modes}");
     for file in [
         "/usr/share/man/man1/evenkeel-disk-create.1.gz",
+        "/usr/share/man/man5/evenkeel.toml.5.gz",
         "/usr/share/man/man8/evenkeeld.8.gz",
         "/usr/share/man/man8/evenkeel-keeper.8.gz",
         "/usr/share/bash-completion/completions/evenkeel",
