@@ -60,7 +60,7 @@ fn add_pages(pages: &mut Vec<(String, Vec<u8>)>, command: &clap::Command, words:
     sections_for_all(words).to_writer(&mut page)?;
     pages.push((man.get_filename(), page));
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-    shown.map(|command| add_pages(pages, command, &format!("{words} {}", command.get_name()))).collect()
+    shown.try_for_each(|command| add_pages(pages, command, &format!("{words} {}", command.get_name())))
 }
 
 /// The end of a command's page: what clap does not know of it.
