@@ -20,7 +20,9 @@ mod why;
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
-pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, Problem, Wipe, labels_in_words};
+pub use disks::{
+    Deletion, Disk, DiskSpec, DiskState, DiskVerdict, Operation, OperationState, Problem, Wipe, labels_in_words,
+};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};

@@ -112,7 +112,7 @@ impl Foresight {
         self.tenants.insert(id, said);
     }
 
-    /// What measures a tenant that was [`set`](Self::set), from before its pollers have it, and where verdicts on it go.
+    /// What measures a tenant that was [`set`](Self::set), from before its pollers have it, and the record of verdicts.
     pub fn measure(&mut self, probes: TenantProbes, record: Arc<VerdictRecord>) {
         self.records.insert(probes.tenant(), record);
         self.probes.insert(probes.tenant(), probes);

@@ -31,7 +31,7 @@ pub struct Spans {
     pub at_limits: u64,
 }
 
-/// Written by the observer; whoever reads waits for no more than a copy.
+/// Written by the observer. A reader waits for no more than a copy, since it may be a poller.
 #[derive(Debug, Default)]
 pub struct VerdictRecord(Mutex<State>);
 

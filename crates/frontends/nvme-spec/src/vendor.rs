@@ -1,7 +1,8 @@
 //! Evenkeel's own additions where the specification leaves room for vendors.
 //!
 //! [`PromiseLog`] is a log page. Deficit round robin is CC.AMS = 111b. Urgent queues come first, as in weighted round
-//! robin. The others take turns, and a turn is the quantum of the class in *bytes*. A driver must check [`SIGNATURE`] first: in other controllers these values mean other things.
+//! robin. The others take turns, and a turn is the quantum of the class in *bytes*. A driver must check [`SIGNATURE`]
+//! first: in other controllers these values mean other things.
 
 use bytemuck::{Pod, Zeroable};
 
