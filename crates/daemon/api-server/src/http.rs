@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
-    DiskState, Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, HeldRow,
-    Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S,
-    MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem, Snapshot, Step,
-    TenantRow, Wipe,
+    DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter,
+    Exported, HeldRow, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict,
+    MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem,
+    Snapshot, Step, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -73,6 +73,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Ceilings,
         Disk,
         DiskState,
+        DiskVerdict,
         Drive,
         DriveHealth,
         DrivePolicy,

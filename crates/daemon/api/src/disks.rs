@@ -222,6 +222,23 @@ impl DiskState {
     }
 }
 
+/// How a disk's promise fares. Spans are counted anew when the daemon starts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiskVerdict {
+    /// `true`: kept in the last span; `false`: broken. Absent: too few commands came to judge.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub kept: Option<bool>,
+    /// Length of the last span, in milliseconds.
+    pub span_ms: u64,
+    /// Latency at `latency_percentile` in that span, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub at_percentile_us: Option<f64>,
+    /// Judged spans of the last 24 hours in which the promise was kept.
+    pub day_kept: u64,
+    /// Judged spans of the last 24 hours in which it was broken.
+    pub day_broken: u64,
+}
+
 /// An existing disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Disk {
@@ -275,6 +292,9 @@ pub struct Disk {
     /// What a best-effort disk gets at least, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub floor: Option<String>,
+    /// Whether the promise is kept. Absent until it was judged.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub verdict: Option<DiskVerdict>,
     /// `true`: the disk is served even if its promise can't be kept.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub overcommit: bool,

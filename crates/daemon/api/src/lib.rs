@@ -22,7 +22,9 @@ mod why;
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
-pub use disks::{Deletion, Disk, DiskSpec, DiskState, Operation, OperationState, Problem, Wipe, labels_in_words};
+pub use disks::{
+    Deletion, Disk, DiskSpec, DiskState, DiskVerdict, Operation, OperationState, Problem, Wipe, labels_in_words,
+};
 pub use document::{Items, document};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
 pub use error::{DiskError, Reason};

@@ -4,8 +4,8 @@
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
 use api::{
-    Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Drive, DriveRemoval, Dropped, EventKind, Exported, Key,
-    Wipe,
+    Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, DiskVerdict, Drive, DriveRemoval, Dropped, EventKind,
+    Exported, Key, Wipe,
 };
 use config::{Config, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -25,6 +25,7 @@ use crate::owner::Owner;
 use crate::served_drive::{Live, ServedDrive, terms_in_words};
 use api::{DiskError, Reason};
 use observe::snapshot::health_of;
+use observe::verdict_record::OwnVerdict;
 use runtime::command::{Command, DiskCommand};
 use runtime::front_end::Reached;
 use runtime::happening::DriveId;
@@ -439,6 +440,7 @@ impl ServedDrive {
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             latency_percentile: class.promise().map(|(_, percentile)| percentile.percent()),
             floor: tenant.terms.floor.in_words(),
+            verdict: self.verdict_on(id),
             overcommit: tenant.is_promised() && tenant.overcommit,
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
@@ -448,6 +450,18 @@ impl ServedDrive {
             survives_restart: self.survives_restart(id),
             declared: self.state.section_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
+        })
+    }
+
+    /// `None`: it was promised nothing, or its promise was not judged yet.
+    fn verdict_on(&self, id: TenantId) -> Option<DiskVerdict> {
+        let (OwnVerdict { kept, span, at_percentile }, day) = self.foresight.record(id)?.read();
+        (day.kept + day.broken > 0).then_some(DiskVerdict {
+            kept,
+            span_ms: span.0 / 1_000_000,
+            at_percentile_us: at_percentile.map(io_model::Nanos::as_micros_f64),
+            day_kept: day.kept,
+            day_broken: day.broken,
         })
     }
 

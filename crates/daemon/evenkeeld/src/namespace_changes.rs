@@ -175,6 +175,7 @@ impl ServedDrive {
             latency_target_us: None,
             latency_percentile: None,
             floor: None,
+            verdict: None,
             overcommit: false,
             limits: None,
             ceilings: Ceilings::default(),

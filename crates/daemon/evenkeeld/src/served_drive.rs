@@ -13,6 +13,7 @@ use io_model::{Nanos, TenantId};
 use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, Percentile, PolicyConfig, Terms};
+use poller::TenantProbes;
 use promises::planning;
 use ssd_model::Profile;
 use state::errors::nobody;
@@ -31,7 +32,7 @@ use observe::events::EventLog;
 use observe::foresight::Foresight;
 use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
-use runtime::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
+use runtime::front_end::{self, Fitted, Making, OwnPromise, Reached, ServedAt, fit};
 use runtime::happening::{DriveId, Happening, Teller};
 use runtime::poller_thread::Message;
 use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
@@ -315,14 +316,16 @@ impl ServedDrive {
 
     /// Makes a tenant's front end, and sends its queues to their pollers.
     fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
-        let made = self.fit(id, &tenant, &parts).with_context(|| format!("tenant {}", tenant.name));
+        let promise = Arc::<OwnPromise>::default();
+        let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;
         let terms = Terms { pollers: parts.len() as u16, ..tenant.terms };
         let add = |(front_end, part): (_, &Part)| self.pollers.add(part.poller, id, front_end, terms);
-        let probes = front_ends.into_iter().zip(&parts).map(add).collect();
+        let probes: TenantProbes = front_ends.into_iter().zip(&parts).map(add).collect();
+        promise.measure(probes.clone());
         let foresight = Arc::make_mut(&mut self.foresight);
         foresight.set(id, &tenant, tenant.overcommit);
-        foresight.measure(probes);
+        foresight.measure(probes, promise.verdicts());
         self.events.set_labels(&tenant.name, &tenant.labels);
         let pollers = parts.iter().map(|part| part.poller).collect();
         let served_at = parts.into_iter().filter_map(|part| Some((part.queues, self.pollers.sender(part.poller)?)));
@@ -332,7 +335,7 @@ impl ServedDrive {
         Ok(())
     }
 
-    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part], promise: &Arc<OwnPromise>) -> Result<Fitted> {
         let bind = || startup::bind(self.state.config(), tenant, None, self.keeper.as_ref());
         let listener = self.sockets.remove(&tenant.name).map_or_else(bind, |it| Ok(Some(it)))?;
         let placement = self.state.placement(&tenant.name).context("it has no place on the drive")?;
@@ -352,6 +355,7 @@ impl ServedDrive {
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             listener,
+            promise: Arc::clone(promise),
             helper: self.helper.clone(),
             drive_mark: &self.drive_mark(),
             around: self.around.clone(),

@@ -1,6 +1,7 @@
 //! What was said of the tenants beforehand, held against what they do.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::{Predicted, TenantRow};
 use config::{Config, Tenant};
@@ -14,6 +15,7 @@ use promises::{planning, words};
 use ssd_model::Profile;
 
 use crate::verdict::{Measured, Party};
+use crate::verdict_record::VerdictRecord;
 
 /// What was measured of one tenant over a span.
 #[derive(Debug, Clone)]
@@ -70,6 +72,7 @@ impl Said {
 pub struct Foresight {
     tenants: BTreeMap<TenantId, Said>,
     probes: BTreeMap<TenantId, TenantProbes>,
+    records: BTreeMap<TenantId, Arc<VerdictRecord>>,
     site: Site,
     policy: PolicyConfig,
     /// The drive is the one that the file names. Of another, the model could only mislead.
@@ -83,6 +86,7 @@ impl Foresight {
         Self {
             tenants: BTreeMap::new(),
             probes: BTreeMap::new(),
+            records: BTreeMap::new(),
             site: planning::site(profile.clone()),
             policy,
             named: config.device.profile_named,
@@ -108,9 +112,15 @@ impl Foresight {
         self.tenants.insert(id, said);
     }
 
-    /// What measures a tenant that was [`set`](Self::set), from before its pollers have it.
-    pub fn measure(&mut self, probes: TenantProbes) {
+    /// What measures a tenant that was [`set`](Self::set), from before its pollers have it, and the record of verdicts.
+    pub fn measure(&mut self, probes: TenantProbes, record: Arc<VerdictRecord>) {
+        self.records.insert(probes.tenant(), record);
         self.probes.insert(probes.tenant(), probes);
+    }
+
+    /// The verdicts on a tenant that is measured.
+    pub fn record(&self, id: TenantId) -> Option<&VerdictRecord> {
+        self.records.get(&id).map(|record| &**record)
     }
 
     /// What measures a tenant. `None`: it left.
@@ -132,6 +142,7 @@ impl Foresight {
     pub fn forget(&mut self, id: TenantId) {
         self.tenants.remove(&id);
         self.probes.remove(&id);
+        self.records.remove(&id);
     }
 
     /// The name of the policy in force.

@@ -12,6 +12,7 @@
 //! | `explain` | what a promise costs others, and what limits best-effort tenants |
 //! | `verdict` | the one judgement of a promise: kept or broken, by what, and what would help |
 //! | `blame` | the cause of a broken promise over a span of the probes |
+//! | `verdict_record` | the verdicts on one tenant, for its guest |
 //! | `verdicts` | the last verdict on each tenant, every few seconds |
 //! | `promise_events` | tells the log when a promise starts to fail |
 //! | `usual` | what tenants usually do |
@@ -34,6 +35,7 @@ pub mod summaries;
 pub mod totals;
 pub mod usual;
 pub mod verdict;
+pub mod verdict_record;
 pub mod verdicts;
 pub mod why;
 

@@ -12,10 +12,11 @@ use metrics::Verdict;
 use crate::blame::blame;
 use crate::clock::Clock;
 use crate::events::EventLog;
-use crate::foresight::Observed;
+use crate::foresight::{Foresight, Observed};
 use crate::promise_events::PromiseEvents;
 use crate::snapshot::DriveMarks;
 use crate::usual::Usuals;
+use crate::verdict_record::OwnVerdict;
 use crate::{Daemon, DriveView};
 
 /// Length of a span that is judged. Spans of tenants with few commands go on, up to [`SPAN_MAX`].
@@ -114,6 +115,7 @@ impl Verdicts {
                 self.events.tell(tenant, known, now);
                 let verdict = verdict_of(tenant, cause.and_then(|(blame, _)| blame.clone()));
                 let is_unclear = goes_on(tenant);
+                record(&view.foresight, tenant, now, is_unclear);
                 unclear.extend(is_unclear.then_some(tenant.id));
                 let last = before.remove(&tenant.id).filter(|_| is_unclear);
                 self.judged.insert(tenant.id, last.unwrap_or(verdict));
@@ -137,6 +139,16 @@ fn verdict_of(tenant: &Observed, blame: Option<BlameRow>) -> Verdict {
         kept: row.kept,
         blame,
     }
+}
+
+/// Has a tenant's guest know of its verdict.
+fn record(foresight: &Foresight, tenant: &Observed, now: Nanos, is_unclear: bool) {
+    let Some(record) = foresight.record(tenant.id) else { return };
+    let row = &tenant.row;
+    let at_percentile = row.at_percentile_us.map(|us| Nanos((us * 1e3).round() as u64));
+    let verdict = OwnVerdict { kept: row.kept, span: tenant.span, at_percentile };
+    let at_limits = foresight.limits_reached(tenant.id, row.iops, row.bw_bytes, tenant.measured.read_share);
+    record.add(now, (!is_unclear).then_some(verdict), at_limits);
 }
 
 /// Whether a tenant's span goes on, since it has too few commands for a verdict.

@@ -59,7 +59,7 @@ fn add_pages(pages: &mut Vec<(String, Vec<u8>)>, command: &clap::Command, words:
     man.render(&mut page)?;
     sections_for_all(words).to_writer(&mut page)?;
     pages.push((man.get_filename(), page));
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let mut shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.try_for_each(|command| add_pages(pages, command, &format!("{words} {}", command.get_name())))
 }
 

@@ -40,6 +40,7 @@ mod namespace_crashes;
 mod namespaces;
 mod nvme_pollers;
 mod options;
+mod own_promise;
 mod page;
 mod panics;
 mod plan;

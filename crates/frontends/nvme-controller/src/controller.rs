@@ -9,7 +9,7 @@ use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
-use crate::admin::{ErrorLog, Events, Features, Work};
+use crate::admin::{ErrorLog, Events, Features, PromiseSource, Work};
 use crate::attach::Leaving;
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
@@ -110,6 +110,7 @@ pub struct Controller<I: Interrupts> {
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
     pub(crate) health: Health,
+    pub(crate) promise: Option<Arc<dyn PromiseSource>>,
     /// Formats that were begun.
     pub(crate) formats: u32,
     pub(crate) work: Work,
@@ -158,6 +159,7 @@ impl<I: Interrupts> Controller<I> {
             events: Events::default(),
             errors: bytemuck::Zeroable::zeroed(),
             health: Health { power_cycles: 1, ..Health::default() },
+            promise: None,
             formats: 0,
             work: Work::default(),
             wiring_events: VecDeque::new(),

@@ -65,7 +65,7 @@ mod takeover;
 mod turns;
 mod word;
 
-pub use admin::nguid;
+pub use admin::{PromiseSource, nguid};
 pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
 pub use controller::{Controller, Event, Fatal, FormatRecord, FormatStep};

@@ -19,7 +19,7 @@ use super::ublk::UblkQueues;
 use super::virtio::VirtioQueues;
 use super::virtio_client::{self, VirtioClient};
 use super::virtio_lasting::Lasting;
-use super::{Port, Reached, Served, nvme};
+use super::{OwnPromise, Port, Reached, Served, nvme};
 use crate::drive_trait::Facts;
 use crate::poller_thread::PollerSender;
 
@@ -55,6 +55,8 @@ pub struct Making<'a> {
     pub queues: &'a [Range<u16>],
     /// Where clients connect, once it is served, if it has a socket.
     pub listener: Option<Listener>,
+    /// What its guest may read of its promise, if the front end can show it.
+    pub promise: Arc<OwnPromise>,
     /// What makes block devices, if this host has any.
     pub helper: Option<Arc<Helper>>,
     /// Identifies the drive to a later daemon that finds its block devices.

@@ -24,7 +24,9 @@ use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
-pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace, for_parts as for_controller_parts};
+pub use self::nvme::{
+    NSID, Order as NvmeOrder, OwnPromise, attach as attach_namespace, for_parts as for_controller_parts,
+};
 pub use self::reached::Reached;
 pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
 pub use self::wiper::{Order as Wipe, Wiper};

@@ -2,6 +2,7 @@
 
 mod eventfds;
 mod making;
+mod promise_log;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use vfio_user::{Errno, IrqChange, Reply, Request, Session, SetIrqs};
 
 use self::eventfds::EventFds;
 pub use self::making::{attach, build};
+pub use self::promise_log::OwnPromise;
 use super::{FrontEnd, OnFormat, Port};
 use crate::panics;
 
@@ -220,7 +222,8 @@ impl NvmeDevice {
                 let (config, journal) = (self.controller.config(), earlier.as_ref().unwrap_or(journal));
                 let taken = Controller::take_over(config, Arc::clone(doorbells), EventFds::default(), journal);
                 match taken {
-                    Ok(controller) => {
+                    Ok(mut controller) => {
+                        controller.show_promise(self.controller.promise().cloned());
                         *self.controller = controller;
                         // Before anything is done: this process may end by what it does.
                         self.tell_events();

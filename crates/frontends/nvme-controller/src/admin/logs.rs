@@ -1,9 +1,13 @@
 //! Get Log Page (NVMe Base 2.0, 5.16), and the error log.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
 use guest_memory::Access;
 use nvme_spec::log::{CommandsEffectsLog, ErrorEntry, FirmwareSlotLog, SmartLog, effect, event_type, get_log, lid};
 use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::vendor::{LID_PROMISE, PromiseLog};
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
@@ -23,6 +27,15 @@ const PAGE_MAX_BYTES: usize = 4096;
 const CHANGED_LIST_BYTES: usize = 4096;
 
 const SUPPORTED_PAGES_BYTES: usize = 1024;
+
+/// What a [`PromiseSource`] reads for each part of the controller: a histogram, twice.
+const PROMISE_BYTES: u64 = 36 << 10;
+
+/// The figures of the controller's tenant for its [`PromiseLog`].
+pub trait PromiseSource: Debug + Send + Sync {
+    /// Fills in what is known, over what [`PromiseLog::blank`] has. Called for admin commands alone; it must not wait.
+    fn fill(&self, log: &mut PromiseLog);
+}
 
 /// The last [`ERROR_ENTRIES`] commands that failed.
 #[repr(C)]
@@ -77,6 +90,16 @@ impl<I: Interrupts> Controller<I> {
         if sqid == 0 { self.queues.complete_admin(sqe.cid, 0, status) } else { self.handled(sqid, sqe, status) }
     }
 
+    /// Offers the guest a [`PromiseLog`] of these figures. The part with the admin queue needs them.
+    pub fn show_promise(&mut self, source: Option<Arc<dyn PromiseSource>>) {
+        self.promise = source;
+    }
+
+    /// The source of the [`PromiseLog`], if there is one.
+    pub fn promise(&self) -> Option<&Arc<dyn PromiseSource>> {
+        self.promise.as_ref()
+    }
+
     pub(crate) fn get_log_page(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let id = sqe.cdw10 as u8;
         let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
@@ -102,13 +125,13 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// A log page, in `room`.
-    fn log_page<'a>(&self, id: u8, nsid: u32, room: &'a mut [u8; PAGE_MAX_BYTES]) -> Result<&'a [u8], Status> {
+    fn log_page<'a>(&mut self, id: u8, nsid: u32, room: &'a mut [u8; PAGE_MAX_BYTES]) -> Result<&'a [u8], Status> {
         let mut put = |page: &[u8]| {
             room[..page.len()].copy_from_slice(page);
             page.len()
         };
         let len_bytes = match id {
-            lid::SUPPORTED_PAGES => put(&supported_pages()),
+            lid::SUPPORTED_PAGES => put(&self.supported_pages()),
             lid::ERROR => put(cast_slice(&self.errors.page())),
             // Kept for the controller, not per namespace (LPA bit 0): as if there were none.
             lid::SMART if nsid != 0 && nsid != NSID_ALL => {
@@ -122,9 +145,28 @@ impl<I: Interrupts> Controller<I> {
                 CHANGED_LIST_BYTES
             }
             lid::COMMANDS_EFFECTS => put(bytes_of(&self.commands_effects())),
+            LID_PROMISE => put(bytes_of(&self.promise_log()?)),
             _ => return Err(Status::INVALID_LOG_PAGE),
         };
         Ok(&room[..len_bytes])
+    }
+
+    fn promise_log(&mut self) -> Result<PromiseLog, Status> {
+        let source = self.promise.as_ref().ok_or(Status::INVALID_LOG_PAGE)?;
+        let mut log = PromiseLog::blank();
+        source.fill(&mut log);
+        self.work.charge(PROMISE_BYTES * u64::from(self.config.part.of));
+        Ok(log)
+    }
+
+    /// Supported Log Pages (5.16.1.1): a dword per page, bit 0 set for those that there are.
+    fn supported_pages(&self) -> [u8; SUPPORTED_PAGES_BYTES] {
+        let mut page = [0; SUPPORTED_PAGES_BYTES];
+        let promise = self.promise.is_some().then_some(LID_PROMISE);
+        for id in (lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS).chain(promise) {
+            page[4 * usize::from(id)] = 1;
+        }
+        page
     }
 
     /// Reading a page without RAE lets the next event of its type be reported.
@@ -204,13 +246,4 @@ impl<I: Interrupts> Controller<I> {
         }
         log
     }
-}
-
-/// Supported Log Pages (5.16.1.1): a dword per page, bit 0 set for those that there are.
-fn supported_pages() -> [u8; SUPPORTED_PAGES_BYTES] {
-    let mut page = [0; SUPPORTED_PAGES_BYTES];
-    for id in lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS {
-        page[4 * usize::from(id)] = 1;
-    }
-    page
 }

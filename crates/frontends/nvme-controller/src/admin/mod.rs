@@ -13,6 +13,7 @@ pub(crate) use features::{ERROR_RECOVERY, Features};
 pub(crate) use format::Format;
 pub use identify::nguid;
 pub(crate) use logs::ErrorLog;
+pub use logs::PromiseSource;
 pub(crate) use work::{LOOK_BYTES, Work};
 
 use io_model::Fetch;

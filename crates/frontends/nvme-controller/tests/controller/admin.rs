@@ -1,12 +1,16 @@
 //! Identify, features, logs, events, Abort.
 
+use std::sync::Arc;
+
 use bytemuck::Zeroable;
 use io_model::Source;
+use nvme_controller::PromiseSource;
 use nvme_spec::feature::{COALESCING_DISABLED, HostBehavior, SAVE, async_event, capability, fid, sel};
 use nvme_spec::identify::{IdentifyController, IdentifyControllerNvm, cns, oacs, oncs, vwc};
 use nvme_spec::log::{CommandsEffectsLog, ErrorEntry, FirmwareSlotLog, SmartLog, effect, get_log, lid};
 use nvme_spec::namespace::{IdentifyNamespaceIndependent, nidt};
 use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::vendor::{LID_PROMISE, PromiseLog};
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use crate::bringup::identify;
@@ -68,6 +72,7 @@ fn every_bad_admin_command_gets_its_status() {
         ("identify to an odd place", Sqe { dptr: [page + 1, 0], ..identify(1, 0) }, Status::PRP_OFFSET_INVALID),
         ("log", log(0x7f, 1), Status::INVALID_LOG_PAGE),
         ("telemetry log", log(0x07, 128), Status::INVALID_LOG_PAGE),
+        ("promise of nobody", log(LID_PROMISE, 1024), Status::INVALID_LOG_PAGE),
         ("log past MDTS", log(lid::ERROR, 1 << 28), Status::INVALID_FIELD),
         ("log offset past the end", dword(log(lid::SMART, 1), 516), Status::INVALID_FIELD),
         ("log offset odd", dword(log(lid::SMART, 1), 2), Status::INVALID_FIELD),
@@ -279,6 +284,33 @@ fn firmware_and_effects_logs() {
     for opc in (0..=255u8).filter(|opc| effects.iocs[usize::from(*opc)] != 0) {
         assert_ne!(host.io(rw(opc, u64::MAX, 1)).status().code(), Status::INVALID_OPCODE, "{opc:#x}");
     }
+}
+
+/// A tenant with a promise and three commands.
+#[derive(Debug)]
+struct Figures;
+
+impl PromiseSource for Figures {
+    fn fill(&self, log: &mut PromiseLog) {
+        (log.target_ns, log.completed, log.counts[31]) = (500_000, 3, 3);
+    }
+}
+
+#[test]
+fn a_promise_is_a_log_page() {
+    let mut host = Host::ready();
+    host.controller.show_promise(Some(Arc::new(Figures)));
+    assert_eq!(host.log(lid::SUPPORTED_PAGES, 1024)[4 * 0xc0], 1);
+    let page = host.log(LID_PROMISE, 4096);
+    assert_eq!(&page[..16], b"EVENKEEL\x01\0\0\0\0\0\0\0");
+    let number = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"));
+    let fields = [(16, 500_000), (72, 3), (128, 256), (136, 512), (376, u64::MAX), (384, 0), (632, 3), (4088, 0)];
+    fields.iter().for_each(|(at, wanted)| assert_eq!(number(*at), *wanted, "byte {at}"));
+    let data = host.alloc(4096);
+    let part = |offset| Sqe { cdw12: offset, dptr: [data, 0], ..log_sqe(LID_PROMISE, 4) };
+    assert_eq!(host.admin(part(8)).status(), Status::SUCCESS);
+    assert_eq!(host.read(data, 16), page[8..24]);
+    assert_eq!(host.admin(part(4100)).status().code(), Status::INVALID_FIELD);
 }
 
 #[test]

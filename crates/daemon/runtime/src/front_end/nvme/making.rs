@@ -33,7 +33,7 @@ const CUT_SHORT: &str = "its last Format was cut short, and a disk on several po
 
 /// Makes the device's parts and says how the server is to present it. The mapping is its doorbell page.
 pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Mapping>, Listener)> {
-    let Making { id, tenant, placement, drive, policy, queues, listener, around, on_format, .. } = making;
+    let Making { id, tenant, placement, drive, policy, queues, listener, promise, around, on_format, .. } = making;
     let mut listener = listener.context("it has no socket")?;
     let of = queues.len() as u16;
     ensure!(of == 1 || placement.formatting_to_lba_bytes.is_none(), CUT_SHORT);
@@ -50,7 +50,8 @@ pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Map
     let mut on_format = Some(on_format);
     let parts = (0..of).map(|index| {
         let config = ControllerConfig { part: Part { index, of }, ..config.clone() };
-        let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
+        let mut controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
+        controller.show_promise(Some(Arc::clone(&promise) as _));
         let controller = Placed::new(controller, vec![placement.to_look_up()]);
         let log = Log::new(Arc::clone(&around.sink), &tenant.name);
         // The first part's alone: others have no Format.

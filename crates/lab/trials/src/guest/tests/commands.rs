@@ -61,7 +61,12 @@ fn identify(lab: &mut Lab) -> Result<()> {
 
 /// SMART counts what the host does; every log and feature that the controller must have answers.
 fn logs_and_features(lab: &mut Lab) -> Result<()> {
+    let is_evenkeel = lab.is_evenkeel();
     let guest = lab.guest(Tenant::BestEffort)?;
+    if is_evenkeel {
+        let promise = guest.run("nvme get-log /dev/nvme0 --log-id=0xc0 --log-len=4096")?;
+        ensure!(promise.contains("EVENKEEL"), "not the log page of its promise: {promise}");
+    }
     let smart = "nvme smart-log /dev/nvme0 -o json";
     let before = json(guest, smart)?;
     guest.run(&format!("dd if=/dev/zero of={NAMESPACE} bs=64k count=50 oflag=direct"))?;
