@@ -1,5 +1,7 @@
 //! One of the policies, chosen at run time without a virtual call per command.
 
+use std::sync::Arc;
+
 use crate::limited::Limited;
 use crate::{Arbitrated, Evenkeel, FairNvme, Lpns, Passthrough};
 
@@ -42,7 +44,7 @@ boxed!(Lpns => Lpns, FairNvme => Fair, Arbitrated => Arbitrated, Evenkeel => Eve
 
 impl<P: Into<OneOf>> From<P> for AnyPolicy {
     fn from(policy: P) -> Self {
-        Self::new(policy.into())
+        Self::new(policy.into(), Arc::default())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Which policy, with which settings: what the daemon and the simulator build a poller's policy from.
 
+use std::sync::Arc;
+
 use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
-    AnyPolicy, Arbitrated, ArbitratedConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme, Limited, Lpns, LpnsConfig,
-    OneOf, Passthrough, PolicyWith, arbitrated,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme, Groups, Limited, Lpns,
+    LpnsConfig, OneOf, Passthrough, PolicyWith, arbitrated,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -53,12 +55,20 @@ impl PollerShape {
 pub type PolicyConfig = PolicyWith<LpnsConfig, FairConfig, ArbitratedConfig, EvenkeelConfig>;
 
 impl PolicyConfig {
-    /// The policy of one poller, with its tenants' limits.
+    /// The policy of one poller, with its tenants' limits and without groups.
     ///
     /// # Errors
     /// A setting out of its range, or a shape without HWQs or depth.
     pub fn build(&self, shape: &PollerShape) -> Result<AnyPolicy, ConfigError> {
-        Ok(Limited::new(self.build_unlimited(shape)?))
+        self.build_in(shape, Arc::default())
+    }
+
+    /// The policy of one poller, with its tenants' limits and their groups' ceilings.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_in(&self, shape: &PollerShape, groups: Arc<Groups>) -> Result<AnyPolicy, ConfigError> {
+        Ok(Limited::new(self.build_unlimited(shape)?, groups))
     }
 
     /// Builds the policy without limits.

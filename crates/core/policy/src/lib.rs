@@ -47,6 +47,7 @@ mod fair;
 mod fairnvme;
 mod figures;
 mod flows;
+mod groups;
 mod hwq_pool;
 mod limited;
 mod limits;
@@ -78,6 +79,7 @@ pub use evenkeel::{
 };
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use figures::{FigureKind, PolicyFigure, TenantFigure};
+pub use groups::{GroupId, Groups};
 pub use limited::Limited;
 pub use lpns::{HwqSplit, Lending, Lpns, LpnsConfig, ThrottleState, rule as lpns_rule};
 pub use passthrough::Passthrough;

@@ -1,7 +1,10 @@
 //! A policy whose tenants have limits.
 
+use std::sync::Arc;
+
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
+use crate::groups::Groups;
 use crate::limits::Limiter;
 use crate::{Bound, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
@@ -13,9 +16,9 @@ pub struct Limited<P> {
 }
 
 impl<P> Limited<P> {
-    /// Nobody has limits yet.
-    pub fn new(policy: P) -> Self {
-        Self { policy, limiter: Box::new(Limiter::new()) }
+    /// No tenant has limits yet. `groups`: those that tenants' [terms](Terms) name.
+    pub fn new(policy: P, groups: Arc<Groups>) -> Self {
+        Self { policy, limiter: Box::new(Limiter::new(groups)) }
     }
 
     /// The policy itself.
@@ -51,7 +54,7 @@ impl<P: Policy> Limited<P> {
 
     fn set_limits(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
         self.release(now);
-        self.limiter.set_limits(tenant, terms.limits, terms.pollers);
+        self.limiter.set_limits(tenant, terms);
         // If it must wait under these too, that is found when the policy names it.
         self.tell_released(now);
     }

@@ -17,17 +17,22 @@
 //! commands and as writes, and zeroing as written bytes too, or a tenant could get around its limits with them; and one
 //! exhausted limit holds all commands of the tenant, since nobody knows what its next command is.
 
+use std::sync::Arc;
+
 use io_model::{Nanos, Op};
 
+use crate::groups::{GroupId, Groups, Seat};
 use crate::lowest::Lowest;
 use crate::ready::{Links, List, NONE};
-use crate::{Limits, Next, TenantSlot, VqSlot};
+use crate::{Limits, Next, TenantSlot, Terms, VqSlot};
 
 pub(crate) const SLICE: Nanos = Nanos::from_millis(1);
 /// Rates are in hundredths of a command or byte per second, for a part of a limit may be less than one a second.
-const PER_RATE: u64 = 100;
+pub(crate) const PER_RATE: u64 = 100;
 /// Quotas and tokens are in such parts of a command or byte: a slice's quota is the rate.
 const PER_UNIT: u64 = 1_000 * PER_RATE;
+/// Kinds of limit, in the order of [`Limits::rates`].
+pub(crate) const KINDS: usize = 6;
 /// No command counts more bytes than this.
 const MAX_LEN_BYTES: u64 = 1 << 40;
 /// A VQ that was named so often since its last command, and its tenant held each time, goes before its siblings.
@@ -71,9 +76,9 @@ impl Quota {
         if self.is_spent() { (self.tokens.saturating_neg() / self.per_slice) as u64 + 1 } else { 0 }
     }
 
-    fn charge(&mut self, units: u64) {
+    fn charge(&mut self, units: i64) {
         if self.per_slice > 0 {
-            self.tokens = self.tokens.saturating_sub((units * PER_UNIT) as i64);
+            self.tokens = self.tokens.saturating_sub(units);
         }
     }
 }
@@ -88,8 +93,10 @@ struct Tenant {
     /// How many pollers the tenant has; 0: nothing is known yet.
     pollers: u16,
     is_limited: bool,
-    /// In the order of [`Tenant::charge`].
-    quotas: [Quota; 6],
+    /// The member's part of its group's ceiling.
+    seat: Option<Seat>,
+    /// In the order of [`Limits::rates`].
+    quotas: [Quota; KINDS],
     /// One of the quotas is used up.
     is_spent: bool,
     /// That the tokens are of.
@@ -108,7 +115,8 @@ impl Default for Tenant {
             part_told: 1.0,
             pollers: 0,
             is_limited: false,
-            quotas: [UNLIMITED; 6],
+            seat: None,
+            quotas: [UNLIMITED; KINDS],
             is_spent: false,
             slice: 0,
             withheld: List::EMPTY,
@@ -126,20 +134,10 @@ impl Tenant {
         // What was earned under the old limits.
         self.refill(slice);
         self.slice = slice;
-        (self.limits, self.part, self.is_limited) = (limits, part, !limits.is_empty());
-        let here = |limit: u64| if limit == 0 { 0 } else { ((limit * PER_RATE) as f64 * part).ceil() as u64 };
-        let ios = |limit: u64| here(limit.min(Limits::MOST_IOS_PER_SEC));
-        let bytes = |mbytes: u64| here(mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20);
-        let rates = [
-            ios(limits.rw_ios_per_sec),
-            ios(limits.r_ios_per_sec),
-            ios(limits.w_ios_per_sec),
-            bytes(limits.rw_mbytes_per_sec),
-            bytes(limits.r_mbytes_per_sec),
-            bytes(limits.w_mbytes_per_sec),
-        ];
+        self.seat = self.seat.map(|seat| seat.with_part(part));
+        (self.limits, self.part) = (limits, part);
         let burst = limits.burst.min(Limits::LONGEST_BURST);
-        self.quotas.iter_mut().zip(rates).for_each(|(quota, rate)| quota.set(rate, burst));
+        self.quotas.iter_mut().zip(limits.rates(part)).for_each(|(quota, rate)| quota.set(rate, burst));
         self.is_spent = self.quotas.iter().any(Quota::is_spent);
     }
 
@@ -153,16 +151,26 @@ impl Tenant {
     }
 
     /// Slices until it may send; 0: in this one.
-    fn slices_to_wait(&mut self, slice: u64) -> u64 {
+    fn slices_to_wait(&mut self, groups: &Groups, slice: u64) -> u64 {
         self.refill(slice);
+        let group = self.seat.as_ref().and_then(|seat| groups.get(seat.group));
+        let of_group = self.seat.as_mut().zip(group).map_or(0, |(seat, group)| seat.slices_to_wait(group, slice));
         if !self.is_spent {
-            return 0;
+            return of_group;
         }
-        self.quotas.iter().map(Quota::slices_to_wait).max().unwrap_or(0)
+        self.quotas.iter().map(Quota::slices_to_wait).fold(of_group, u64::max)
+    }
+
+    /// Its group from now on. Told again, it changes nothing.
+    fn set_group(&mut self, group: Option<GroupId>) {
+        if self.seat.map(|seat| seat.group) != group {
+            self.seat = group.map(|group| Seat::new(group, self.part));
+        }
+        self.is_limited = self.seat.is_some() || !self.limits.is_empty();
     }
 
     /// `op`: `None` for a command that is none for the drive, which counts as a command of neither kind.
-    fn charge(&mut self, op: Option<Op>, len_bytes: u64) {
+    fn charge(&mut self, groups: &Groups, op: Option<Op>, len_bytes: u64) {
         let len_bytes = len_bytes.min(MAX_LEN_BYTES);
         let counts = match op {
             None => [1, 0, 0, 0, 0, 0],
@@ -170,8 +178,14 @@ impl Tenant {
             Some(Op::Write | Op::WriteZeroes) => [1, 0, 1, len_bytes, 0, len_bytes],
             Some(Op::Flush | Op::Discard) => [1, 0, 1, 0, 0, 0],
         };
-        self.quotas.iter_mut().zip(counts).for_each(|(quota, units)| quota.charge(units));
+        let units = counts.map(|count| (count * PER_UNIT) as i64);
+        self.quotas.iter_mut().zip(units).for_each(|(quota, units)| quota.charge(units));
         self.is_spent = self.quotas.iter().any(Quota::is_spent);
+        if let Some(seat) = &mut self.seat
+            && let Some(group) = groups.get(seat.group)
+        {
+            seat.charge(group, units);
+        }
     }
 }
 
@@ -200,12 +214,13 @@ pub(crate) struct Limiter {
     slice: u64,
     /// How many tenants have limits.
     limited: u32,
+    groups: Arc<Groups>,
 }
 
 impl Limiter {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(groups: Arc<Groups>) -> Self {
         let (tenants, vqs, links) = (Vec::new(), Vec::new(), Links::default());
-        Self { tenants, vqs, links, held: Lowest::default(), slice: 0, limited: 0 }
+        Self { tenants, vqs, links, held: Lowest::default(), slice: 0, limited: 0, groups }
     }
 
     /// Whether no tenant has limits: then nobody is held, and [`attach`](Self::attach), [`detach`](Self::detach) and
@@ -231,8 +246,9 @@ impl Limiter {
         self.vqs[usize::from(slot.0)] = Vq { tenant: tenant.0, ..NO_VQ };
     }
 
-    /// Releases all that the tenant has withheld. `pollers`: how many serve it.
-    pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, pollers: u16) {
+    /// Releases all that the tenant has withheld.
+    pub(crate) fn set_limits(&mut self, tenant: TenantSlot, terms: &Terms) {
+        let Terms { limits, pollers, group, .. } = *terms;
         let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
         self.limited -= u32::from(state.is_limited);
         if state.pollers != pollers {
@@ -241,6 +257,7 @@ impl Limiter {
         } else {
             state.set_limits(limits, state.part, self.slice);
         }
+        state.set_group(group);
         self.limited += u32::from(state.is_limited);
         self.release_now(tenant.0);
     }
@@ -315,7 +332,7 @@ impl Limiter {
         let Some(vq) = self.vqs.get_mut(usize::from(slot.0)) else { return };
         if let Some(tenant) = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.is_limited) {
             vq.in_vain = 0;
-            tenant.charge(op, len_bytes);
+            tenant.charge(&self.groups, op, len_bytes);
         }
     }
 
@@ -356,7 +373,7 @@ impl Limiter {
     pub(crate) fn slices_to_wait(&mut self, slot: VqSlot) -> u64 {
         let Some(vq) = self.vqs.get(usize::from(slot.0)) else { return 0 };
         match self.tenants.get_mut(usize::from(vq.tenant)) {
-            Some(tenant) if tenant.is_limited => tenant.slices_to_wait(self.slice),
+            Some(tenant) if tenant.is_limited => tenant.slices_to_wait(&self.groups, self.slice),
             _ => 0,
         }
     }

@@ -5,6 +5,8 @@ use std::fmt;
 use io_model::units::{Bandwidth, Rate};
 use io_model::{Nanos, QueuePriority};
 
+use crate::groups::GroupId;
+use crate::limits::{KINDS, PER_RATE};
 use crate::{ConfigError, Percentile};
 
 /// What a tenant was promised.
@@ -110,6 +112,22 @@ impl Limits {
     /// Whether nothing is limited. A burst is no limit.
     pub fn is_empty(&self) -> bool {
         Self { burst: Nanos(0), ..*self } == Self::default()
+    }
+
+    /// Each limit in hundredths of a command or byte per second, `part` of it, rounded up; 0: no limit. For commands,
+    /// reads, other commands; then for bytes, both ways, read, written.
+    pub(crate) fn rates(&self, part: f64) -> [u64; KINDS] {
+        let here = |limit: u64| if limit == 0 { 0 } else { ((limit * PER_RATE) as f64 * part).ceil() as u64 };
+        let ios = |limit: u64| here(limit.min(Self::MOST_IOS_PER_SEC));
+        let bytes = |mbytes: u64| here(mbytes.min(Self::MOST_MBYTES_PER_SEC) << 20);
+        [
+            ios(self.rw_ios_per_sec),
+            ios(self.r_ios_per_sec),
+            ios(self.w_ios_per_sec),
+            bytes(self.rw_mbytes_per_sec),
+            bytes(self.r_mbytes_per_sec),
+            bytes(self.w_mbytes_per_sec),
+        ]
     }
 
     /// Commands per second that they come to for a tenant of whose commands `read_share` (0 to 1) are reads, of
@@ -259,6 +277,8 @@ pub struct Terms {
     pub class: Class,
     /// What it may do at most. Out of range: the highest limit there is; see [`Limits::validate`].
     pub limits: Limits,
+    /// The group whose ceiling holds for the tenant too.
+    pub group: Option<GroupId>,
     /// What a best-effort tenant gets at least.
     pub floor: Floor,
     /// What it counts for under `wrr` and `drr`.
@@ -283,7 +303,7 @@ impl Terms {
 impl From<Class> for Terms {
     fn from(class: Class) -> Self {
         let (limits, floor, priority) = (Limits::default(), Floor::default(), TenantPriority::default());
-        Self { class, limits, floor, priority, pollers: 1 }
+        Self { class, limits, group: None, floor, priority, pollers: 1 }
     }
 }
 
