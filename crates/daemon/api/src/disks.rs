@@ -100,6 +100,10 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "TIME")]
     pub burst: Option<String>,
+    /// The group whose ceiling holds for this disk too: a `[[group]]` of the configuration file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
     /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -298,6 +302,9 @@ pub struct Disk {
     /// `true`: the disk is served even if its promise can't be kept.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub overcommit: bool,
+    /// The group whose ceiling holds for the disk too.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub group: Option<String>,
     /// The limits, in words. Absent: none.
     pub limits: Option<String>,
     /// The limits, as numbers.

@@ -125,6 +125,7 @@ impl Draft {
             policy: Some(config.policy.clone()),
             drive_assumed: !config.device.profile_named,
             pollers: Some(config.pollers.clone()),
+            groups: Some(config.groups.clone()),
             tenants: Vec::new(),
             undecided: Vec::new(),
             namespaces: Vec::new(),
@@ -142,6 +143,7 @@ impl TenantDraft {
             span: marks.name.clone(),
             name: Some(Spanned::new(marks.name.clone(), tenant.name.clone())),
             labels: Some(tenant.labels.clone()),
+            group: Some(tenant.group.clone().map(|group| Spanned::new(marks.name.clone(), group))),
             size: Some(Spanned::new(marks.size.clone(), tenant.size)),
             offset: tenant.offset.map(|offset| Spanned::new(marks.offset.clone().unwrap_or(OUTSIDE), offset)),
             frontend: FrontendDraft {

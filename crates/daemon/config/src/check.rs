@@ -14,6 +14,7 @@ use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
 use crate::keys::{self, MAX_VIRTQUEUES_BY_PRIORITY, SCHEMA, device, drive, is_drive, pollers, tenant, top};
 use crate::memory::read_memory;
+use crate::groups::{read_group, read_groups};
 use crate::namespace::read_namespaces;
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
@@ -157,6 +158,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         has_own_pollers: drive_section.is_some_and(|section| is_drive(section) && section.has("pollers")),
         policy,
         pollers,
+        groups: read_groups(sink, &top),
         tenants: read_tenants(sink, &top, tenant_rules, &|section| view.has(section, &drives)),
         undecided: view.undecided(&tenant_sections(&mut Sink::new(sink.text), &top), &drives),
         namespaces: read_namespaces(sink, &top, &|section| view.has_namespace(section, &drives)),
@@ -347,6 +349,7 @@ pub(crate) fn read_tenant(
     }
     let section = section;
     section.reject_unknown(sink);
+    let group = read_group(sink, &section);
     let labels = tenant::LABELS.get_if_any(sink, &section).map(Option::unwrap_or_default);
     let size = tenant::SIZE.require(sink, &section, "add size = \"16GiB\"");
     let offset = tenant::OFFSET.get(sink, &section);
@@ -363,6 +366,7 @@ pub(crate) fn read_tenant(
         span,
         name,
         labels,
+        group,
         size,
         offset,
         frontend,

@@ -12,6 +12,7 @@ use policy::Terms;
 use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks, Serving};
+use crate::groups::Group;
 use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
@@ -41,6 +42,8 @@ pub struct Config {
     pub pollers: Pollers,
     /// They are laid out for this drive alone.
     pub(crate) has_own_pollers: bool,
+    /// Ceilings that several disks share, in the file's order.
+    pub groups: Vec<Group>,
     /// In the file's order, then disks that were made while the daemon ran; at most
     /// [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
     pub tenants: Vec<Tenant>,
@@ -158,6 +161,8 @@ pub struct Tenant {
     pub name: String,
     /// Names that others know it by: texts by their keys.
     pub labels: BTreeMap<String, String>,
+    /// The group whose ceiling holds for it too.
+    pub group: Option<String>,
     /// A multiple of [`RANGE_STEP_BYTES`](crate::RANGE_STEP_BYTES), above 0.
     pub size: Size,
     /// A place that the operator chose; the same multiple.
@@ -305,6 +310,7 @@ impl Tenant {
     pub fn background(name: &str) -> Self {
         Self {
             labels: BTreeMap::new(),
+            group: None,
             name: name.to_owned(),
             size: Size(0),
             offset: None,

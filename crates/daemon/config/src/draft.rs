@@ -12,6 +12,7 @@ use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::config::{Config, Device, Marks, Pollers, Tenant, TenantMarks};
 use crate::demand::Demand;
 use crate::frontend::FrontendDraft;
+use crate::groups::Group;
 use crate::memory::MemoryDraft;
 use crate::namespace::NamespaceDraft;
 use crate::problem::Text;
@@ -30,6 +31,7 @@ pub(crate) struct Draft {
     /// R and L_h are the profile's, and nobody said that the drive is one.
     pub drive_assumed: bool,
     pub pollers: Option<Pollers>,
+    pub groups: Option<Vec<Group>>,
     pub tenants: Vec<TenantDraft>,
     /// Tenants that may be on this drive or not.
     pub undecided: Vec<String>,
@@ -43,6 +45,8 @@ pub(crate) struct TenantDraft {
     pub span: Range<usize>,
     pub name: Option<Spanned<String>>,
     pub labels: Option<BTreeMap<String, String>>,
+    /// `Some(None)`: it is in none.
+    pub group: Option<Option<Spanned<String>>>,
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
@@ -68,6 +72,7 @@ impl Draft {
             has_own_pollers: self.has_own_pollers,
             policy: self.policy?,
             pollers: self.pollers?,
+            groups: self.groups?,
             tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
             namespaces: self.namespaces.into_iter().map(NamespaceDraft::finish).collect::<Option<_>>()?,
             warnings: Vec::new(),
@@ -97,6 +102,7 @@ impl TenantDraft {
         Some(Tenant {
             name: name.into_inner(),
             labels: self.labels?,
+            group: self.group?.map(Spanned::into_inner),
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,

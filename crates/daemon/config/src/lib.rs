@@ -52,6 +52,7 @@ mod draft;
 mod drives;
 mod found;
 mod frontend;
+mod groups;
 mod host;
 mod keys;
 mod look;
@@ -85,6 +86,7 @@ pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Unplaced};
 pub use found::{Found, HandedOver};
 pub use frontend::{Frontend, Serving};
+pub use groups::{Group, MOST_GROUPS};
 pub use host::{
     AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Node, Survey, content_of, drive_id,
     in_use, layout_of_nvme, mark_image, nvme_character_device,

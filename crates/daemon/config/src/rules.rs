@@ -8,6 +8,7 @@ use policy::Settings;
 use policy::{Class, TenantPriority};
 use toml::Spanned;
 
+use crate::groups;
 use crate::config::{Backend, Device};
 use crate::demand::DemandLoad;
 use crate::draft::{Draft, TenantDraft};
@@ -53,6 +54,10 @@ pub(crate) fn check_together(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<Poller>
 
 /// The rules for each tenant by itself.
 pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
+    let named = draft.tenants.iter().filter_map(|tenant| tenant.group.as_ref()?.as_ref());
+    if let Some(known) = &draft.groups {
+        groups::refuse_unknown(sink, known, named.map(|name| (name.get_ref().as_str(), name.span())));
+    }
     steps(sink, draft);
     sockets(sink, draft);
 }

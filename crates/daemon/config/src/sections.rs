@@ -134,15 +134,17 @@ impl Sections {
         }
     }
 
-    /// Takes the policies of another file: that at the top, and that of each drive that both have.
-    pub fn take_policies(&mut self, next: &Self) {
-        take_policy(&mut self.head, &next.head);
+    /// Takes from another file what changes at once, but for disks: groups, the policy at the top, and that of each
+    /// drive that both have.
+    pub fn take_head(&mut self, next: &Self) {
+        take(&mut self.head, &next.head, "policy");
+        take(&mut self.head, &next.head, "group");
         let theirs = next.head.get("drive").and_then(Value::as_array);
         let Some(Value::Array(drives)) = self.head.get_mut("drive") else { return };
         for drive in drives.iter_mut().filter_map(Value::as_table_mut) {
             let mut tables = theirs.into_iter().flatten().filter_map(Value::as_table);
             if let Some(next) = tables.find(|next| name(next) == name(drive)) {
-                take_policy(drive, next);
+                take(drive, next, "policy");
             }
         }
     }
@@ -198,6 +200,11 @@ impl Sections {
                 }
             }
         }
+        for group in self.head.get("group").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table)
+        {
+            text += "\n[[group]]\n";
+            write_keys(&mut text, group, keys::group::NAMES);
+        }
         let of = |kind: DiskKind| self.disks.iter().filter(move |(its, _)| *its == kind);
         for (kind, disk) in DiskKind::ALL.into_iter().flat_map(of) {
             // Writing to a string can't fail.
@@ -219,20 +226,22 @@ impl Sections {
         size_bytes(self.find(of)?.1)
     }
 
-    /// What another file has otherwise, but for disks. Only policies can be changed while the daemon runs.
+    /// What another file has otherwise, but for disks. Only policies and groups can be changed while the daemon runs.
     pub fn head_changes(&self, next: &Self) -> Vec<KeyChange> {
         let remedy = |_: &str, when: Changes, values: [Option<&str>; 2]| when.remedy(values, true);
         let rules = Rules { row: keys::of_head, has_defaults: false, remedy: &remedy };
         changes(&self.head_by_name(), &next.head_by_name(), "", &rules)
     }
 
-    /// The head with each drive under its name.
+    /// The head with each drive and group under its name.
     fn head_by_name(&self) -> Table {
         let mut head = self.head.clone();
-        if let Some(Value::Array(drives)) = head.remove("drive") {
-            let named = |drive: Value| Some((name(drive.as_table()?)?.to_owned(), drive));
-            let drives: Table = drives.into_iter().filter_map(named).collect();
-            head.insert("drive".to_owned(), drives.into());
+        for key in ["drive", "group"] {
+            if let Some(Value::Array(found)) = head.remove(key) {
+                let named = |section: Value| Some((name(section.as_table()?)?.to_owned(), section));
+                let found: Table = found.into_iter().filter_map(named).collect();
+                head.insert(key.to_owned(), found.into());
+            }
         }
         head
     }
@@ -246,10 +255,10 @@ pub fn detached(section: &str, is_there: impl Fn(&str) -> bool) -> Option<String
     is_changed.then(|| sections.to_text())
 }
 
-fn take_policy(of: &mut Table, next: &Table) {
-    match next.get("policy") {
-        Some(policy) => of.insert("policy".to_owned(), policy.clone()),
-        None => of.remove("policy"),
+fn take(of: &mut Table, next: &Table, key: &str) {
+    match next.get(key) {
+        Some(value) => of.insert(key.to_owned(), value.clone()),
+        None => of.remove(key),
     };
 }
 

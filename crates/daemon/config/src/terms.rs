@@ -56,7 +56,7 @@ impl TermsDraft {
     /// The terms, where all of them could be read.
     pub fn finish(&self) -> Option<Terms> {
         let (class, limits, floor, priority) = (self.class?, self.limits?, self.floor?, self.priority?);
-        Some(Terms { class, limits, floor, priority, pollers: 1 })
+        Some(Terms { class, limits, group: None, floor, priority, pollers: 1 })
     }
 
     /// Whether it is known to limit nothing.
@@ -196,7 +196,8 @@ pub(crate) fn refuse_above_limits(
     sink.maybe_at(span.as_ref(), what, "write a lower min_iops or min_bandwidth, or a higher limit");
 }
 
-fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {
+/// Limits of a tenant or of a group.
+pub(crate) fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {
     let [rw_iops, r_iops, w_iops] =
         [tenant::RW_IOPS, tenant::R_IOPS, tenant::W_IOPS].map(|key| iops(sink, section, &key));
     let [rw_bandwidth, r_bandwidth, w_bandwidth] =

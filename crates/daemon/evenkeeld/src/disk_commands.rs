@@ -340,6 +340,7 @@ impl ServedDrive {
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
             (live.tenant.demand, live.tenant.labels) = (tenant.demand.clone(), tenant.labels.clone());
+            live.tenant.group = tenant.group.clone();
         }
         self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
@@ -442,6 +443,7 @@ impl ServedDrive {
             floor: tenant.terms.floor.in_words(),
             verdict: self.verdict_on(id),
             overcommit: tenant.is_promised() && tenant.overcommit,
+            group: tenant.group.clone(),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config().reached_at(tenant).display().to_string()),

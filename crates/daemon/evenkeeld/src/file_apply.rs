@@ -137,7 +137,7 @@ impl Owner {
             gone.for_each(|name| sections.remove(name));
         }
         let as_it_is = sections.clone();
-        sections.take_policies(&next);
+        sections.take_head(&next);
         let new_drives: Vec<String> = self.new_drives(&at_start).map(|it| format!("{:?}", it.device.name)).collect();
         let mut configs = self.with_declared(&sections).map_err(|errors| {
             let mut problem = invalid(&errors);
@@ -361,7 +361,8 @@ impl Owner {
             }
             (_, None) => {
                 self.take_policies(plan);
-                done.take_policies(&plan.sections);
+                self.take_groups(plan);
+                done.take_head(&plan.sections);
             }
             (_, Some(name)) => {
                 self.take_disk_step(step, name, &plan.configs)?;

@@ -116,7 +116,7 @@ impl ServedDrive {
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
-        let pollers = Pollers::new(drive, threads, clock, near_cpus);
+        let pollers = Pollers::new(drive, threads, clock, near_cpus, groups.borrow().ceilings());
         let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
         Self {
             tenants: BTreeMap::new(),
@@ -319,7 +319,7 @@ impl ServedDrive {
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;
-        let terms = Terms { pollers: parts.len() as u16, ..tenant.terms };
+        let terms = Terms { pollers: parts.len() as u16, group: self.group_of(&tenant), ..tenant.terms };
         let add = |(front_end, part): (_, &Part)| self.pollers.add(part.poller, id, front_end, terms);
         let probes: TenantProbes = front_ends.into_iter().zip(&parts).map(add).collect();
         promise.measure(probes.clone());
@@ -384,7 +384,8 @@ impl ServedDrive {
             return Err(nobody(id).into());
         };
         live.tenant.terms = terms;
-        let terms = Terms { pollers: live.pollers.len() as u16, ..terms };
+        let group = group_of(&self.groups, &live.tenant);
+        let terms = Terms { pollers: live.pollers.len() as u16, group, ..terms };
         live.pollers.iter().for_each(|poller| self.pollers.send(*poller, Message::ChangeTerms(id, terms)));
         let overcommits = live.tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);

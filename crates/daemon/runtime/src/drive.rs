@@ -77,6 +77,8 @@ pub struct Opening<'a> {
     pub board: Arc<Board>,
     /// How its thread behaves at first.
     pub behaviour: Behaviour,
+    /// The ceilings of groups.
+    pub groups: Arc<Groups>,
     /// Run on these CPUs only; empty: on any.
     pub cpus: Vec<u32>,
     /// The daemon's.
@@ -113,8 +115,8 @@ impl<D: Drive> AnyDrive for D {
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
-        let Opening { number, shape, policy, board, behaviour, cpus, clock, scanner, pulses } = opening;
-        let built = policy.build(&shape).context("[policy]")?;
+        let Opening { number, shape, policy, groups, board, behaviour, cpus, clock, scanner, pulses } = opening;
+        let built = policy.build_in(&shape, groups).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
         let poller = Poller::new(queues, built, board, clock.now());
         let drive_on_cpus = Drive::facts(self).on_cpus;

@@ -7,6 +7,7 @@
 //! | `front_end` | a tenant's queues at pollers, and the thread of its client |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner` | how pollers run, sleep and wake |
 //! | `pollers`, `poller_shape` | the pollers of one drive |
+//! | `group_ids` | the numbers and ceilings of groups |
 //! | `iteration_times`, `poller_watchdog` | what a poller does with its time; whether it makes progress |
 //! | `drive`, `nvme_drive` | the back ends |
 //! | `zeroer` | zeroes ranges before a guest sees them |
@@ -23,6 +24,7 @@ pub mod doorbell_scanner;
 pub mod drive;
 mod drive_trait;
 pub mod front_end;
+pub mod group_ids;
 pub mod happening;
 pub mod iteration_times;
 pub mod nvme_drive;

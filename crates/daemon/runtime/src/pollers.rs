@@ -92,12 +92,19 @@ pub struct Pollers {
     board: Arc<Board>,
     clock: Clock,
     near_cpus: Vec<u32>,
+    groups: Arc<Groups>,
 }
 
 impl Pollers {
     /// None yet. `near_cpus`: where pollers without a CPU of their own run; empty: anywhere.
-    pub fn new(drive: Box<dyn AnyDrive>, threads: PollerThreads, clock: Clock, near_cpus: Vec<u32>) -> Self {
-        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock, near_cpus }
+    pub fn new(
+        drive: Box<dyn AnyDrive>,
+        threads: PollerThreads,
+        clock: Clock,
+        near_cpus: Vec<u32>,
+        groups: Arc<Groups>,
+    ) -> Self {
+        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock, near_cpus, groups }
     }
 
     /// The probes of all tenants.
@@ -212,6 +219,7 @@ impl Pollers {
             policy,
             board: Arc::clone(&self.board),
             behaviour: behaviour(config, mode, others + all >= self.threads.cores),
+            groups: Arc::clone(&self.groups),
             cpus: cpu.map_or_else(|| self.near_cpus.clone(), |cpu| vec![cpu]),
             clock: self.clock,
             scanner: self.threads.scanner.clone(),
@@ -241,7 +249,7 @@ impl Pollers {
                 "the drive's queues have other classes under it, which they get when they are opened".to_owned()
             );
         }
-        let built = self.open.values().try_for_each(|open| to.build(&open.shape).map(drop));
+        let built = self.open.values().try_for_each(|open| to.build_in(&open.shape, Arc::clone(&self.groups)).map(drop));
         built.map_err(|error| error.to_string())
     }
 
@@ -249,7 +257,7 @@ impl Pollers {
     pub fn change_policy(&self, to: &PolicyConfig) {
         for open in self.open.values() {
             // It can be built: `can_change` tried.
-            if let Ok(policy) = to.build(&open.shape) {
+            if let Ok(policy) = to.build_in(&open.shape, Arc::clone(&self.groups)) {
                 open.sender.send(Message::ChangePolicy(Box::new(policy)));
             }
         }

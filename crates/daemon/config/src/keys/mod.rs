@@ -59,6 +59,7 @@ section! { "What stands above all headings." top
     DRIVE: Apart = "drive", SECTIONS, NONE, AtStart, "Sections: several drives.";
     POLICY: Apart = "policy", SECTION, NONE, AtOnce, "Section: the order of commands.";
     POLLERS: Apart = "pollers", SECTION, NONE, AtStart, "Section: the threads that move commands.";
+    GROUP: Apart = "group", SECTIONS, NONE, AtOnce, "Sections: ceilings that several disks share.";
     TENANT: Apart = "tenant", SECTIONS, NONE, AtOnce, "Sections: virtual disks.";
     NAMESPACE: Apart = "namespace", SECTIONS, NONE, AtOnce, "Sections: disks without a socket.";
 }
@@ -220,6 +221,8 @@ section! { "`[[tenant]]`." tenant
         "At most this many bytes written per second.";
     BURST: Span = "burst", Span(Nanos(0), Limits::LONGEST_BURST), Is(Nanos(0)), AtOnce,
         "For how long unused quota of these limits is kept.";
+    GROUP: Shaped<String> = "group", NAME_OF_DISK, Absent("none"), AtOnce,
+        "The group whose ceiling holds for this disk too.";
     LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, Is(LBA_BYTES),
         Never("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "Block size of a new disk; more where the drive's blocks are larger.";
@@ -242,6 +245,39 @@ section! { "`[[tenant]]`." tenant
     SOCKET_GROUP: Shaped<Account> = "socket_group", ACCOUNT, Absent("none"), Detached, "Group of its socket.";
     SOCKET_MODE: Shaped<u32> = "socket_mode", Shaped("`\"0600\"`, `\"0660\"`, `\"0666\"`", socket_mode, octal),
         Absent("`0660` with a `socket_group`, else `0600`"), Detached, "Permission bits of its socket.";
+}
+
+/// `[[group]]`: limits as a tenant's, for all of its disks together.
+pub(crate) mod group {
+    use super::{AtOnce, Key, NAME_OF_DISK, Needed, Row, Shaped, tenant};
+
+    pub const NAME: Key<Shaped<String>> = Key {
+        name: "name",
+        values: NAME_OF_DISK,
+        default: Needed,
+        changes: AtOnce,
+        doc: "The group's name; `group` of its disks has it.",
+    };
+    pub const ROWS: &[&dyn Row] = &[
+        &NAME,
+        &tenant::RW_IOPS,
+        &tenant::R_IOPS,
+        &tenant::W_IOPS,
+        &tenant::RW_BANDWIDTH,
+        &tenant::R_BANDWIDTH,
+        &tenant::W_BANDWIDTH,
+        &tenant::BURST,
+    ];
+    pub const NAMES: &[&str] = &[
+        NAME.name,
+        tenant::RW_IOPS.name,
+        tenant::R_IOPS.name,
+        tenant::W_IOPS.name,
+        tenant::RW_BANDWIDTH.name,
+        tenant::R_BANDWIDTH.name,
+        tenant::W_BANDWIDTH.name,
+        tenant::BURST.name,
+    ];
 }
 
 section! { "`[tenant.demand]`, in fio's words." demand
@@ -346,6 +382,7 @@ pub(crate) const SCHEMA: Schema = &[
     ("[[drive]]", DRIVE),
     ("[policy]", POLICY),
     ("[pollers]", pollers::NAMES),
+    ("[[group]]", group::NAMES),
     ("[[tenant]]", tenant::NAMES),
     ("[tenant.demand]", demand::NAMES),
     ("[[namespace]]", namespace::NAMES),
@@ -432,6 +469,7 @@ pub(crate) fn of_head(path: &str) -> Option<&'static dyn Row> {
         Some("device") => &[device::ROWS],
         Some("policy") => &[any_policy::ROWS, lpns::ROWS, fair::ROWS, wrr::ROWS, drr::ROWS],
         Some("pollers") => &[pollers::ROWS],
+        Some("group") => &[group::ROWS],
         Some(_) => &[],
     };
     find(tables, key)

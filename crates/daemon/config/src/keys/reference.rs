@@ -1,7 +1,7 @@
 //! The reference of all keys: what a document of it says, in whatever form.
 
 use super::{
-    Row, any_policy, api, daemon, demand, device, drive, drr, fair, lpns, namespace, pollers, tenant, top, wrr,
+    Row, any_policy, api, daemon, demand, device, drive, drr, fair, group, lpns, namespace, pollers, tenant, top, wrr,
 };
 
 /// Headings, what they stand under, and their keys.
@@ -17,6 +17,7 @@ const SECTIONS: &[(&str, &str, &[&dyn Row])] = &[
     ("`[policy]` with `name = \"wrr\"`", "", wrr::ROWS),
     ("`[policy]` with `name = \"drr\"`", "", drr::ROWS),
     ("`[pollers]`", "Also `[drive.pollers]`.", pollers::ROWS),
+    ("`[[group]]`", "For all disks together whose `group` is its name.", group::ROWS),
     ("`[[tenant]]`", "", tenant::ROWS),
     ("`[tenant.demand]`", "Below its `[[tenant]]`.", demand::ROWS),
     ("`[[namespace]]`", "", namespace::ROWS),
