@@ -89,9 +89,8 @@ pub(crate) struct OpenedDrive {
     pub(crate) sockets: BTreeMap<String, Listener>,
 }
 
-fn near_cpus(node: Option<&Node>) -> Vec<u32> {
-    let allowed = node.and_then(|_| AllowedCpus::of_this_process());
-    node.zip(allowed).map(|(node, allowed)| allowed.on(node)).unwrap_or_default()
+fn near_cpus(node: &Node) -> Vec<u32> {
+    AllowedCpus::of_this_process().map(|allowed| allowed.on(node)).unwrap_or_default()
 }
 
 impl OpenedDrive {
@@ -104,7 +103,7 @@ impl OpenedDrive {
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         let identity = prepared.config.identity()?;
         let is_new = prepared.host.to_create;
-        let near_cpus = near_cpus(prepared.host.node.as_ref());
+        let near_cpus = prepared.host.node.as_ref().map(near_cpus).unwrap_or_default();
         let (config, mut layout, lock) = prepared.commit()?;
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info.of_drive(&config.device.name), &drive_profile::assumed(&profile.name, lpns));

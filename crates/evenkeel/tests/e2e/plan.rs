@@ -97,7 +97,7 @@ fn people_get_tables_that_explain_themselves() {
     for words in [
         "p5800x",
         "passthrough (as configured)",
-        "--verbose shows that bound",
+        "if the in-order bound is within the limit (--verbose shows",
         "1 at a time *\n",
         "* Assumed: the load of 1 of 42 tenants",
         "NOT KEPT",

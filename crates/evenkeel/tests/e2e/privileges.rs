@@ -35,12 +35,14 @@ fn home_of_user() -> Home {
 fn of_all_threads(daemon: &Daemon, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.ready["pid"])).unwrap();
     let mut found: Vec<String> = tasks
-        .map(|task| {
-            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        .filter_map(|task| {
+            // A thread may end meanwhile.
+            let status = fs::read_to_string(task.unwrap().path().join("status")).ok()?;
             let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-            line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+            Some(line.unwrap().split_whitespace().collect::<Vec<_>>().join(" "))
         })
         .collect();
+    assert!(!found.is_empty(), "threads");
     found.dedup();
     found
 }

@@ -257,7 +257,7 @@ fn a_queue_that_tells_of_what_it_was_not_given_is_made_anew() {
     bench.fake.forge_completion(qid, sqe.cid + 1);
     bench.until_ended(1);
     assert_eq!(bench.outcome(1), Err(DeviceError::Gone));
-    bench.until(|bench| bench.was_told("or lied"));
+    bench.until(|bench| bench.was_told("wrong completions"));
     bench.fake.state().holds = false;
     bench.write(0, 2);
     bench.until_ended(2);

@@ -1,7 +1,7 @@
 //! Whether a drive is in use: by mounts, swap and devices on top of it, as the kernel tells, and by the lock of
 //! daemons.
 
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ pub fn uses(path: &Path) -> Vec<InUse> {
     let Ok(metadata) = path.metadata() else { return Vec::new() };
     let mut found = match metadata.file_type() {
         kind if kind.is_block_device() => {
-            let number = number_of(&metadata);
+            let number = number_of(metadata.rdev());
             // After a restart of the host the kernel has what VMs had.
             let controllers = kernel.controllers_of(&number).into_iter();
             let assigned = controllers.filter(|address| Assignments::of_this_host().find_at(*address).is_some());
@@ -148,8 +148,8 @@ pub fn uses(path: &Path) -> Vec<InUse> {
 }
 
 /// A block device's number as sysfs and procfs write it.
-pub(super) fn number_of(metadata: &Metadata) -> String {
-    format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()))
+pub(super) fn number_of(device: u64) -> String {
+    format!("{}:{}", major(device), minor(device))
 }
 
 impl Kernel {

@@ -87,10 +87,7 @@ impl Backend {
         match self {
             Self::Block { path, .. } => Some(sys_of(&path.metadata().ok()?)),
             // The image may not be there yet.
-            Self::File { path, .. } => {
-                let number = path.parent()?.metadata().ok()?.dev();
-                Some(format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number)).into())
-            }
+            Self::File { path, .. } => Some(sys_of_number(path.parent()?.metadata().ok()?.dev())),
             Self::Nvme { address, .. } => Some(Path::new("/sys/bus/pci/devices").join(address)),
             Self::Memory | Self::Null | Self::Model { .. } => None,
         }
@@ -548,6 +545,10 @@ fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, owners: &[u32], mark: 
 
 /// What the kernel knows of a block device.
 fn sys_of(device: &Metadata) -> PathBuf {
+    sys_of_number(device.rdev())
+}
+
+fn sys_of_number(device: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}", number_of(device)))
 }
 
