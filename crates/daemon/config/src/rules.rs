@@ -8,11 +8,11 @@ use policy::Settings;
 use policy::{Class, TenantPriority};
 use toml::Spanned;
 
-use crate::groups;
 use crate::config::{Backend, Device};
 use crate::demand::DemandLoad;
 use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, Serving};
+use crate::groups;
 use crate::memory::{ALL_MAPS, ALL_MEMORY, MemoryDraft};
 use crate::namespace_rules;
 use crate::plan::{self, Load, Poller};

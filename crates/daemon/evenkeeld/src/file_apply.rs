@@ -361,7 +361,7 @@ impl Owner {
             }
             (_, None) => {
                 self.take_policies(plan);
-                self.take_groups(plan);
+                plan.configs.values().take(1).for_each(|config| self.common.groups.set(&config.groups));
                 done.take_head(&plan.sections);
             }
             (_, Some(name)) => {

@@ -156,6 +156,7 @@ impl ServedDrive {
         Some(Disk {
             name: namespace.name.clone(),
             labels: BTreeMap::new(),
+            group: None,
             drive: self.config().device.name.clone(),
             serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),

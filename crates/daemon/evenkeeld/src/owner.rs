@@ -30,6 +30,7 @@ use observe::verdicts::Verdicts;
 use observe::why::Asker;
 use runtime::command::{Command, Handle};
 use runtime::front_end::Reached;
+use runtime::group_ids::GroupIds;
 use runtime::happening::{DriveId, Happening};
 use runtime::pollers::PollerThreads;
 use runtime::threads;
@@ -84,8 +85,10 @@ impl Owner {
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
         let forecasts = start_forecasts().context("can't start the thread that plays forecasts")?;
-        let common =
-            Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper, forecasts };
+        let groups = Arc::<GroupIds>::default();
+        drives.iter().for_each(|drive| groups.set(&drive.config.groups));
+        let next_tenant = Arc::default();
+        let common = Common { next_tenant, threads, clock, handle, around, events, helper, keeper, forecasts, groups };
         if let Some(port) = &port {
             (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }

@@ -33,6 +33,7 @@ use observe::foresight::Foresight;
 use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
 use runtime::front_end::{self, Fitted, Making, OwnPromise, Reached, ServedAt, fit};
+use runtime::group_ids::GroupIds;
 use runtime::happening::{DriveId, Happening, Teller};
 use runtime::poller_thread::Message;
 use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
@@ -74,6 +75,7 @@ pub(crate) struct Common {
     pub(crate) keeper: Option<Arc<Keeper>>,
     /// Those that are known; what is missing is noted.
     pub(crate) forecasts: Forecasts,
+    pub(crate) groups: Arc<GroupIds>,
 }
 
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
@@ -99,6 +101,7 @@ pub struct ServedDrive {
     pub(crate) wiper: Wiper,
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
+    groups: Arc<GroupIds>,
     clock: Clock,
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
@@ -112,11 +115,12 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, near_cpus, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts } = common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts, groups } =
+            common;
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
-        let pollers = Pollers::new(drive, threads, clock, near_cpus, groups.borrow().ceilings());
+        let pollers = Pollers::new(drive, threads, clock, near_cpus, groups.ceilings());
         let facts = Facts { block_bytes: pollers.drive_facts().block_bytes, can_zero: pollers.zeroer().is_some() };
         Self {
             tenants: BTreeMap::new(),
@@ -128,6 +132,7 @@ impl ServedDrive {
             detaching: BTreeMap::new(),
             wiper: Wiper::default(),
             forecasts: forecasts.clone(),
+            groups,
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone(), &forecasts)),
             state: DriveState::new(config, layout.layout().cloned(), facts),
             layout_file: layout,
@@ -319,7 +324,7 @@ impl ServedDrive {
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;
-        let terms = Terms { pollers: parts.len() as u16, group: self.group_of(&tenant), ..tenant.terms };
+        let terms = at_pollers(&self.groups, &tenant, parts.len());
         let add = |(front_end, part): (_, &Part)| self.pollers.add(part.poller, id, front_end, terms);
         let probes: TenantProbes = front_ends.into_iter().zip(&parts).map(add).collect();
         promise.measure(probes.clone());
@@ -384,8 +389,7 @@ impl ServedDrive {
             return Err(nobody(id).into());
         };
         live.tenant.terms = terms;
-        let group = group_of(&self.groups, &live.tenant);
-        let terms = Terms { pollers: live.pollers.len() as u16, group, ..terms };
+        let terms = at_pollers(&self.groups, &live.tenant, live.pollers.len());
         live.pollers.iter().for_each(|poller| self.pollers.send(*poller, Message::ChangeTerms(id, terms)));
         let overcommits = live.tenant.overcommit;
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
@@ -464,4 +468,10 @@ pub(crate) fn terms_in_words(terms: &Terms) -> String {
 pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {
     // The asking thread may have given up.
     let _ = to.send(answer);
+}
+
+/// A tenant's terms at each of its pollers.
+fn at_pollers(groups: &GroupIds, tenant: &Tenant, pollers: usize) -> Terms {
+    let group = tenant.group.as_deref().and_then(|name| groups.of(name));
+    Terms { pollers: pollers as u16, group, ..tenant.terms }
 }

@@ -11,7 +11,7 @@ use backend_nvme::{LastHealth, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
 use config::{Config, Content};
 use io_model::{Backend, QueuePriority, WrrWeights};
-use policy::{PolicyConfig, PollerShape};
+use policy::{Groups, PolicyConfig, PollerShape};
 use poller::{Board, Poller};
 use ssd_model::Profile;
 

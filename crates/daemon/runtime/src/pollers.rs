@@ -10,7 +10,7 @@ use backend_nvme::{LastHealth, Pins};
 use config::{AllowedCpus, Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
-use policy::{PolicyConfig, PollerShape, Terms};
+use policy::{Groups, PolicyConfig, PollerShape, Terms};
 use poller::{Board, Probe};
 
 use crate::doorbell_scanner::DoorbellScanner;
@@ -249,7 +249,8 @@ impl Pollers {
                 "the drive's queues have other classes under it, which they get when they are opened".to_owned()
             );
         }
-        let built = self.open.values().try_for_each(|open| to.build_in(&open.shape, Arc::clone(&self.groups)).map(drop));
+        let built =
+            self.open.values().try_for_each(|open| to.build_in(&open.shape, Arc::clone(&self.groups)).map(drop));
         built.map_err(|error| error.to_string())
     }
 

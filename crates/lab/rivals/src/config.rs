@@ -1,5 +1,7 @@
 //! Any policy that the simulator runs.
 
+use std::sync::Arc;
+
 use engine::{Contestant, FairQueueing};
 use io_model::QueuePriority;
 use policy::{ConfigError, Limited, PolicyConfig, PollerShape, Variant};
@@ -97,7 +99,7 @@ impl Contestant for LabConfig {
     }
 
     fn build(&self, shape: &PollerShape) -> Result<LabPolicy, ConfigError> {
-        Ok(Limited::new(match self {
+        let policy = match self {
             Self::Product(config) => OneOf::Product(config.build_unlimited(shape)?),
             Self::K2(config) => OneOf::K2(Box::new(K2::new(config, shape)?)),
             Self::Mqfq(config) => OneOf::Mqfq(Box::new(Mqfq::new(config, shape)?)),
@@ -106,7 +108,8 @@ impl Contestant for LabConfig {
             Self::IoCost(config) => OneOf::IoCost(Box::new(IoCost::new(config.clone(), shape)?)),
             Self::Gimbal(config) => OneOf::Gimbal(Box::new(Gimbal::new(config.clone(), shape)?)),
             Self::Reflex(config) => OneOf::Reflex(Box::new(Reflex::new(config.clone(), shape)?)),
-        }))
+        };
+        Ok(Limited::new(policy, Arc::default()))
     }
 
     fn hwq_classes(&self, shape: &PollerShape) -> Option<Vec<QueuePriority>> {

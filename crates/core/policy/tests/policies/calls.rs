@@ -35,7 +35,7 @@ fn terms(class: Class, random: &mut Rng) -> Terms {
         2 => TenantPriority::Fixed(QueuePriority::Low),
         _ => TenantPriority::OfQueue,
     };
-    Terms { class, limits, floor, priority, pollers: 1 }
+    Terms { class, limits, floor, priority, pollers: 1, group: None }
 }
 
 fn class(random: &mut Rng) -> Class {

@@ -33,7 +33,7 @@ fn terms(random: &mut Rng) -> Terms {
     };
     let rw_ios_per_sec = if random.u64(..2) == 0 { 0 } else { 1 + random.u64(..100_000) };
     let floor = Floor { ios_per_sec: random.u64(0..3_000), ..Floor::default() };
-    Terms { class, priority, floor, limits: Limits { rw_ios_per_sec, ..Limits::default() }, pollers: 1 }
+    Terms { class, priority, floor, limits: Limits { rw_ios_per_sec, ..Limits::default() }, pollers: 1, group: None }
 }
 
 /// VQs 1 and up with reads of 4 KiB.

@@ -300,7 +300,7 @@ pub(super) fn terms(rng: &mut Rng, policy: &LabConfig) -> Terms {
         }
         _ => Floor::default(),
     };
-    Terms { class, limits, floor, priority, pollers: 1 }
+    Terms { class, limits, floor, priority, pollers: 1, group: None }
 }
 
 /// Up to more than any drive has.
