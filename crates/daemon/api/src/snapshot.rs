@@ -179,13 +179,14 @@ pub struct HeldRow {
     /// * `promise`: another tenant's promise limits the work in flight at the drive.
     /// * `floor`: another tenant's minimum goes first.
     /// * `limits`: the tenant's own limits.
+    /// * `group`: the limits of the tenant's group.
     /// * `depth`: the drive already has all commands that the tenant has issued.
     /// * `share`: the other tenants get their shares.
     /// * `cpu`: the tenant's poller waits for a CPU of the host.
     /// * `poller`: the poller is at its maximum.
     /// * `drive`: the drive is at its maximum.
     pub by: String,
-    /// The tenant whose promise or minimum it is.
+    /// The tenant whose promise or minimum it is, or the group whose limits.
     pub whose: Option<String>,
 }
 
@@ -197,6 +198,7 @@ impl HeldRow {
             "promise" => format!("the promise to {whose:?}"),
             "floor" => format!("the floor of {whose:?}"),
             "limits" => "its own limits".to_owned(),
+            "group" => format!("the limits of group {whose:?}"),
             "depth" => "nothing: the drive has all of its commands".to_owned(),
             "share" => "its share beside the others".to_owned(),
             "cpu" => "the host: its poller had to wait for a CPU".to_owned(),

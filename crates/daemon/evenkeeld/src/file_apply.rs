@@ -361,7 +361,7 @@ impl Owner {
             }
             (_, None) => {
                 self.take_policies(plan);
-                plan.configs.values().take(1).for_each(|config| self.common.groups.set(&config.groups));
+                self.take_groups(plan);
                 done.take_head(&plan.sections);
             }
             (_, Some(name)) => {
@@ -380,6 +380,15 @@ impl Owner {
         for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
             if let (Some(drive), Some(config)) = (self.drives.get_mut(&id), plan.configs.get(&id)) {
                 drive.take_policy(policy, config);
+            }
+        }
+    }
+
+    fn take_groups(&mut self, plan: &Plan) {
+        plan.configs.values().take(1).for_each(|config| self.common.groups.set(&config.groups));
+        for (id, config) in &plan.configs {
+            if let Some(drive) = self.drives.get_mut(id) {
+                Arc::make_mut(&mut drive.foresight).change_groups(&config.groups);
             }
         }
     }

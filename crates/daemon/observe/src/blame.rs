@@ -6,6 +6,7 @@ use api::BlameRow;
 use io_model::{Nanos, TenantId};
 use planner::{Planner, Unmodelled};
 
+use crate::ceilings::Loads;
 use crate::cpu_waits::CpuUse;
 use crate::foresight::{Foresight, Observed};
 use crate::usual::Usuals;
@@ -30,7 +31,8 @@ pub fn blame(
         })
     });
     let usual = |id| usuals.of(id).map(|usual| usual.measured());
-    let party = |tenant: &Observed| Some(Party { usual: usual(tenant.id), ..foresight.party(tenant)? });
+    let loads: Loads<'_> = observed.iter().collect();
+    let party = |tenant: &Observed| Some(Party { usual: usual(tenant.id), ..foresight.party(tenant, &loads)? });
     let found = || {
         let own = observed.iter().find(|it| it.id == broken)?;
         let usual = usuals.of(broken);

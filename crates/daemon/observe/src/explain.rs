@@ -3,8 +3,9 @@
 //! `evenkeel stats` asks for it. What is not known yet is played on another thread, and told the next time.
 
 use api::{HeldRow, PriceRow};
-use planner::{LimitedBy, Price, Tenant};
+use planner::{LimitedBy, Price, Tenant, TenantForecast};
 
+use crate::ceilings::{Ceiling, Loads};
 use crate::cpu_waits::CpuUse;
 use crate::foresight::{Foresight, Observed};
 use crate::verdict::{A_LOT, VERY_STARVED};
@@ -30,8 +31,13 @@ impl Foresight {
         let Some(Ok(outcome)) = self.forecasts().outcome(&question) else { return };
         let Some(prices) = self.forecasts().prices(&question) else { return };
         let whose = strictest(&prices, &tenants).map(|tenant| observed[places[tenant]].row.name.clone());
-        for (at, forecast) in places.iter().zip(&outcome.forecast.tenants) {
-            observed[*at].row.held = self.held(observed, *at, cpu, forecast.limited_by, whose.as_deref());
+        let loads: Loads<'_> = observed.iter().collect();
+        let held = |(at, forecast): (&usize, &TenantForecast)| {
+            self.held(observed, *at, (&loads, cpu), forecast.limited_by, whose.as_deref())
+        };
+        let held: Vec<_> = places.iter().zip(&outcome.forecast.tenants).map(held).collect();
+        for (at, held) in places.iter().zip(held) {
+            observed[*at].row.held = held;
         }
         for price in prices.iter() {
             observed[places[price.tenant]].row.price = Some(row(price));
@@ -44,15 +50,15 @@ impl Foresight {
         &self,
         observed: &[Observed],
         at: usize,
-        cpu: &CpuUse,
+        (loads, cpu): (&Loads<'_>, &CpuUse),
         limited_by: LimitedBy,
         whose: Option<&str>,
     ) -> Option<HeldRow> {
         let Observed { row, .. } = &observed[at];
         row.weight?;
         let by = |by: &str, whose: Option<&str>| Some(HeldRow { by: by.to_owned(), whose: whose.map(str::to_owned) });
-        if let Some(plain) = self.held_plainly(&observed[at], cpu) {
-            return by(plain, None);
+        if let Some((plain, group)) = self.held_plainly(&observed[at], loads, cpu) {
+            return by(plain, group.as_deref());
         }
         if limited_by == LimitedBy::Limits {
             return by("limits", None);
@@ -72,20 +78,20 @@ impl Foresight {
         }
     }
 
-    /// What needs no model.
-    fn held_plainly(&self, own: &Observed, cpu: &CpuUse) -> Option<&'static str> {
-        let Observed { id, row, measured, .. } = own;
+    /// What needs no model; the group, if it is its ceiling.
+    fn held_plainly(&self, own: &Observed, loads: &Loads<'_>, cpu: &CpuUse) -> Option<(&'static str, Option<String>)> {
+        let row = &own.row;
         let (spent, waits) = (cpu.most(&row.pollers), row.waited_us >= row.mean_us * WAITS);
-        if waits && self.limits_reached(*id, row.iops, row.bw_bytes, measured.read_share) {
-            return Some("limits");
+        if let Some(Ceiling { group, .. }) = self.ceiling(&row.name, loads).filter(|_| waits) {
+            return Some((if group.is_some() { "group" } else { "limits" }, group));
         }
         if spent.waited > VERY_STARVED {
-            return Some("cpu");
+            return Some(("cpu", None));
         }
         if !waits {
-            return Some("depth");
+            return Some(("depth", None));
         }
-        (spent.busy > BUSY).then_some("poller")
+        (spent.busy > BUSY).then_some(("poller", None))
     }
 }
 

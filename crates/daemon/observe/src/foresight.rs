@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{Predicted, TenantRow};
-use config::{Config, Tenant};
+use config::{Config, Group, Tenant};
 use io_model::{Nanos, TenantId};
 use planner::Site;
 use policy::{Floor, Limits, PolicyConfig, TenantPriority};
@@ -14,6 +14,7 @@ use promises::planning::Question;
 use promises::{planning, words};
 use ssd_model::Profile;
 
+use crate::ceilings::{Ceiling, Load, Loads};
 use crate::verdict::{Measured, Party};
 use crate::verdict_record::VerdictRecord;
 
@@ -42,28 +43,12 @@ struct Said {
     limits: Option<String>,
     floor: Floor,
     held_to: Limits,
+    group: Option<String>,
     priority: Option<TenantPriority>,
     overcommit: bool,
     asks: planner::Tenant,
     /// Its load is not declared.
     assumed: bool,
-}
-
-/// A tenant that uses this fraction of its limits waits for them.
-const HELD: f64 = 0.9;
-
-impl Said {
-    fn held_by(&self, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
-        let to = &self.held_to;
-        let parts = [1.0, read_share, 1.0 - read_share];
-        let ios = [to.rw_ios_per_sec, to.r_ios_per_sec, to.w_ios_per_sec].map(|limit| limit as f64);
-        let mbytes = [to.rw_mbytes_per_sec, to.r_mbytes_per_sec, to.w_mbytes_per_sec];
-        let bytes = mbytes.map(|limit| limit as f64 * f64::from(1 << 20));
-        let reaches = |did: f64, limits: [f64; 3]| {
-            limits.iter().zip(parts).any(|(limit, part)| *limit > 0.0 && did * part >= HELD * limit)
-        };
-        self.limits.as_deref().filter(|_| reaches(iops, ios) || reaches(bytes_s, bytes))
-    }
 }
 
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
@@ -73,6 +58,7 @@ pub struct Foresight {
     tenants: BTreeMap<TenantId, Said>,
     probes: BTreeMap<TenantId, TenantProbes>,
     records: BTreeMap<TenantId, Arc<VerdictRecord>>,
+    groups: BTreeMap<String, Limits>,
     site: Site,
     policy: PolicyConfig,
     /// The drive is the one that the file names. Of another, the model could only mislead.
@@ -87,6 +73,7 @@ impl Foresight {
             tenants: BTreeMap::new(),
             probes: BTreeMap::new(),
             records: BTreeMap::new(),
+            groups: ceilings(&config.groups),
             site: planning::site(profile.clone()),
             policy,
             named: config.device.profile_named,
@@ -104,6 +91,7 @@ impl Foresight {
             limits: tenant.terms.limits.in_words(),
             floor: tenant.terms.floor,
             held_to: tenant.terms.limits,
+            group: tenant.group.clone(),
             priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
             overcommit: tenant.is_promised() && overcommits,
             asks,
@@ -138,6 +126,11 @@ impl Foresight {
         self.policy = policy;
     }
 
+    /// Groups have other ceilings.
+    pub fn change_groups(&mut self, groups: &[Group]) {
+        self.groups = ceilings(groups);
+    }
+
     /// A tenant left.
     pub fn forget(&mut self, id: TenantId) {
         self.tenants.remove(&id);
@@ -170,20 +163,22 @@ impl Foresight {
         self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
     }
 
-    /// The limits of the named tenant, in words, if its load is all that they allow: commands per second, bytes per
-    /// second, and the fraction of reads.
-    pub fn held_by(&self, name: &str, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
-        self.tenants.values().find(|said| said.name == name)?.held_by(iops, bytes_s, read_share)
+    /// The ceiling that the named tenant reaches, its own or its group's, with these loads of the drive's tenants. A
+    /// group's members on other drives are not counted.
+    pub fn ceiling(&self, name: &str, loads: &Loads<'_>) -> Option<Ceiling> {
+        let said = self.tenants.values().find(|said| said.name == name)?;
+        if let Some(own) = Ceiling::reached(&said.held_to, loads.of(name), None) {
+            return Some(own);
+        }
+        let group = said.group.as_deref()?;
+        let members = self.tenants.values().filter(|member| member.group.as_deref() == Some(group));
+        let together = members.map(|member| loads.of(&member.name)).fold(Load::default(), Load::plus);
+        Ceiling::reached(self.groups.get(group)?, together, Some(group))
     }
 
     /// What a tenant is taken to ask for.
     pub fn asks_of(&self, id: TenantId) -> Option<&planner::Tenant> {
         self.tenants.get(&id).map(|said| &said.asks)
-    }
-
-    /// Whether what a tenant did is all that its limits let it do: see [`held_by`](Self::held_by).
-    pub fn limits_reached(&self, id: TenantId, iops: f64, bytes_s: f64, read_share: f64) -> bool {
-        self.tenants.get(&id).is_some_and(|said| said.held_by(iops, bytes_s, read_share).is_some())
     }
 
     /// The drive and host of the model, with the policy in force; `None` where the model could only mislead.
@@ -244,12 +239,16 @@ impl Foresight {
     }
 
     /// A tenant and its figures, as the evidence of a verdict has them; without usual values.
-    pub(crate) fn party(&self, Observed { id, row, measured, .. }: &Observed) -> Option<Party> {
+    pub(crate) fn party(&self, Observed { id, measured, .. }: &Observed, loads: &Loads<'_>) -> Option<Party> {
         let said = self.tenants.get(id)?;
-        let held_to = said.held_by(row.iops, row.bw_bytes, measured.read_share).map(str::to_owned);
+        let held_to = self.ceiling(&said.name, loads);
         let (asks, is_assumed) = (said.asks.clone(), said.assumed);
         Some(Party { asks, is_assumed, held_to, now: *measured, usual: None })
     }
+}
+
+fn ceilings(groups: &[Group]) -> BTreeMap<String, Limits> {
+    groups.iter().map(|group| (group.name.clone(), group.limits)).collect()
 }
 
 #[cfg(test)]

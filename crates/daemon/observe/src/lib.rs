@@ -24,6 +24,7 @@
 #![allow(clippy::disallowed_methods, reason = "it has a clock and threads")]
 
 mod blame;
+pub mod ceilings;
 pub mod clock;
 pub mod cpu_waits;
 pub mod events;

@@ -10,6 +10,7 @@ use io_model::{Nanos, TenantId};
 use metrics::Verdict;
 
 use crate::blame::blame;
+use crate::ceilings::Loads;
 use crate::clock::Clock;
 use crate::events::EventLog;
 use crate::foresight::{Foresight, Observed};
@@ -109,13 +110,14 @@ impl Verdicts {
             let causes: BTreeMap<TenantId, (Option<BlameRow>, bool)> = broken
                 .map(|tenant| (tenant.id, blame(&view.foresight, &observed, &cpu, &self.usuals, tenant.id)))
                 .collect();
+            let loads: Loads<'_> = observed.iter().collect();
             for tenant in &observed {
                 let cause = causes.get(&tenant.id);
                 let known = cause.filter(|(_, is_missing)| !is_missing).map(|(blame, _)| blame.as_ref());
                 self.events.tell(tenant, known, now);
                 let verdict = verdict_of(tenant, cause.and_then(|(blame, _)| blame.clone()));
                 let is_unclear = goes_on(tenant);
-                record(&view.foresight, tenant, now, is_unclear);
+                record(&view.foresight, tenant, &loads, now, is_unclear);
                 unclear.extend(is_unclear.then_some(tenant.id));
                 let last = before.remove(&tenant.id).filter(|_| is_unclear);
                 self.judged.insert(tenant.id, last.unwrap_or(verdict));
@@ -142,12 +144,12 @@ fn verdict_of(tenant: &Observed, blame: Option<BlameRow>) -> Verdict {
 }
 
 /// Has a tenant's guest know of its verdict.
-fn record(foresight: &Foresight, tenant: &Observed, now: Nanos, is_unclear: bool) {
+fn record(foresight: &Foresight, tenant: &Observed, loads: &Loads<'_>, now: Nanos, is_unclear: bool) {
     let Some(record) = foresight.record(tenant.id) else { return };
     let row = &tenant.row;
     let at_percentile = row.at_percentile_us.map(|us| Nanos((us * 1e3).round() as u64));
     let verdict = OwnVerdict { kept: row.kept, span: tenant.span, at_percentile };
-    let at_limits = foresight.limits_reached(tenant.id, row.iops, row.bw_bytes, tenant.measured.read_share);
+    let at_limits = foresight.ceiling(&row.name, loads).is_some();
     record.add(now, (!is_unclear).then_some(verdict), at_limits);
 }
 

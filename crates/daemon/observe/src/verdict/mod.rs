@@ -28,7 +28,7 @@ pub use situation::{Grown, Host, Model, Party, Situation};
 pub enum Culprit {
     /// The tenant's own load.
     Own,
-    /// The tenant's own limits.
+    /// The tenant's own limits, or its group's.
     Limits,
     /// The neighbour at this index.
     Neighbour(usize),
@@ -139,8 +139,8 @@ fn unanswered(situation: &Situation<'_>) -> Option<Cause> {
 
 fn own_doing(Situation { own, .. }: &Situation<'_>) -> Option<Cause> {
     let (waited, served) = (own.now.waited(), own.now.served);
-    if let Some(limits) = own.held_to.as_ref().filter(|_| waited > served) {
-        let why = format!("its commands wait {} in its queue, because it is limited to {limits}", words(waited));
+    if let Some(ceiling) = own.held_to.as_ref().filter(|_| waited > served) {
+        let why = format!("its commands wait {} in its queue, because {}", words(waited), ceiling.in_words());
         return Some(Cause::new(Culprit::Limits, why));
     }
     Some(Cause::new(Culprit::Own, own.excess()?))

@@ -58,6 +58,11 @@ fn thought_of(situation: &Situation<'_>, culprit: Culprit, drive: &str) -> Vec<R
             vec![plain(what, None)]
         }
         Culprit::Limits => {
+            if let Some(group) = situation.own.held_to.as_ref().and_then(|ceiling| ceiling.group.as_ref()) {
+                let what =
+                    format!("a higher limit for group {group:?} in the configuration file, and `evenkeel apply`");
+                return vec![plain(&what, None)];
+            }
             let what = format!("a higher limit for {tenant:?}, which its own limit holds back");
             vec![plain(&what, Some(format!("{SET}{tenant} --rw-iops …")))]
         }

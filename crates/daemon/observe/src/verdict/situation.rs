@@ -5,6 +5,7 @@ use planner::{Load, Planner, Tenant, TenantForecast};
 use policy::{Class, Floor, PolicyConfig};
 
 use super::Measured;
+use crate::ceilings::Ceiling;
 
 /// A tenant's span, with all tenants of its drive.
 pub struct Situation<'a> {
@@ -40,8 +41,8 @@ pub struct Party {
     pub asks: Tenant,
     /// The demand is an assumption: the configuration declares none.
     pub is_assumed: bool,
-    /// The tenant's limits, in words, if it used all that they allow.
-    pub held_to: Option<String>,
+    /// The ceiling that the tenant reached, if any.
+    pub held_to: Option<Ceiling>,
     /// Figures of the span.
     pub now: Measured,
     /// Figures of the time before, as far as promises were kept then. `None`: nothing is known of that time.

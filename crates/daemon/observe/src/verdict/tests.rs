@@ -15,6 +15,7 @@ use ssd_model::Profile;
 use self::situations::SITUATIONS;
 use super::*;
 use crate::blame::blame;
+use crate::ceilings::Ceiling;
 use crate::cpu_waits::{CpuUse, Spent};
 use crate::foresight::{Foresight, Observed};
 use crate::usual::Usuals;
@@ -184,11 +185,18 @@ fn foresight(staged: &Staged) -> Foresight {
         };
         let floor = party.asks.floor.ios_per_sec;
         let floor = if floor > 0 { format!("min_iops = {floor}\n") } else { String::new() };
-        let limits = party.held_to.as_ref().map(|_| "rw_iops = \"1k\"\n".to_owned()).unwrap_or_default();
+        let limits = match &party.held_to {
+            Some(Ceiling { group: Some(group), .. }) => format!("group = {group:?}\n"),
+            Some(_) => "rw_iops = \"1k\"\n".to_owned(),
+            None => String::new(),
+        };
         format!("[[tenant]]\nname = \"{}\"\nsize = \"8MiB\"\n{class}{floor}{limits}", party.asks.name)
     };
     let tenants: String = std::iter::once(&staged.own).chain(&staged.neighbours).map(tenant).collect();
-    let text = format!("[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"evenkeel\"\n{tenants}");
+    let text = format!(
+        "[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"evenkeel\"\n\
+        [[group]]\nname = \"vm7\"\nrw_iops = \"1k\"\n{tenants}"
+    );
     Foresight::of_file(&text)
 }
 

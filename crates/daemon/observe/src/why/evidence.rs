@@ -6,6 +6,7 @@ use planner::{Planner, Site, Tenant, Unmodelled};
 use policy::{Class, Percentile};
 use promises::planning::undeclared;
 
+use crate::ceilings::Load;
 use crate::foresight::Foresight;
 use crate::verdict::{Host, Lateness, Measured, Model, Party, Situation};
 
@@ -27,15 +28,21 @@ pub fn situation<'a>(
     model: Option<Model<'a>>,
 ) -> Situation<'a> {
     let Comparison { then, usual, starved, usual_starved, promise, weight, spell, .. } = comparison;
+    let load = |did: &Did| Load::new(did.iops, did.bytes_s, did.read_share);
+    let others = comparison.neighbours.iter().map(|it| (it.name.as_str(), load(&it.then)));
+    let loads = others.chain([(tenant, load(then))]).collect();
+    let ceiling = |name: &str| foresight.and_then(|it| it.ceiling(name, &loads));
+    let party = |name: &str, promised, then, usual| Party {
+        held_to: ceiling(name),
+        ..party(name, promised, then, usual, foresight)
+    };
     // The history keeps no weights of neighbours.
     let neighbours = comparison.neighbours.iter();
     let restart = "another daemon started then, and commands waited for it; no tenant did more than usual";
     Situation {
         model,
-        own: party(tenant, (*promise, *weight), then, usual.as_ref(), foresight),
-        neighbours: neighbours
-            .map(|it| party(&it.name, (it.promise, 0), &it.then, it.usual.as_ref(), foresight))
-            .collect(),
+        own: party(tenant, (*promise, *weight), then, usual.as_ref()),
+        neighbours: neighbours.map(|it| party(&it.name, (it.promise, 0), &it.then, it.usual.as_ref())).collect(),
         host: Host {
             cpu_waited: *starved,
             cpu_waited_usually: *usual_starved,
@@ -55,9 +62,7 @@ fn party(
     foresight: Option<&Foresight>,
 ) -> Party {
     let (asks, is_assumed) = asks(name, promised, foresight);
-    let held_to = foresight.and_then(|it| it.held_by(name, then.iops, then.bytes_s, then.read_share));
-    let held_to = held_to.map(str::to_owned);
-    Party { asks, is_assumed, held_to, now: measured(then), usual: usual.map(measured) }
+    Party { asks, is_assumed, held_to: None, now: measured(then), usual: usual.map(measured) }
 }
 
 /// The expected demand of a tenant. One that left is taken for one without a declared demand.

@@ -5,9 +5,14 @@ use planner::{Load, Size};
 use policy::{Class, Floor, Percentile};
 
 use super::{Staged, did, neighbour, promised};
+use crate::ceilings::Ceiling;
 use crate::verdict::{Lateness, Measured, Party};
 
 pub(super) type Row = (&'static str, fn(&mut Staged), &'static str, &'static str);
+
+fn limit_of(group: Option<&str>) -> Ceiling {
+    Ceiling { limits: "1k IOPS".to_owned(), group: group.map(str::to_owned) }
+}
 
 /// What is seen, how it is staged, the right culprit, and a part of the evidence.
 pub(super) const SITUATIONS: &[Row] = &[
@@ -27,7 +32,7 @@ pub(super) const SITUATIONS: &[Row] = &[
     (
         "own limits hold it",
         |s| {
-            s.own.held_to = Some("1k IOPS".into());
+            s.own.held_to = Some(limit_of(None));
             s.own.now.served = Nanos(50_000);
         },
         "own",
@@ -36,14 +41,24 @@ pub(super) const SITUATIONS: &[Row] = &[
     (
         "own limits hold it, and batch grew",
         |s| {
-            s.own.held_to = Some("1k IOPS".into());
+            s.own.held_to = Some(limit_of(None));
             s.own.now.served = Nanos(50_000);
             s.batch_grows();
         },
         "own",
         "limited to 1k IOPS",
     ),
-    ("limits are reached, and it does not wait", |s| s.own.held_to = Some("1k IOPS".into()), "drive", "it took"),
+    (
+        "the limits of its group hold it, and batch grew",
+        |s| {
+            s.own.held_to = Some(limit_of(Some("vm7")));
+            s.own.now.served = Nanos(50_000);
+            s.batch_grows();
+        },
+        "own",
+        "because its group \"vm7\" is limited to 1k IOPS",
+    ),
+    ("limits are reached, and it does not wait", |s| s.own.held_to = Some(limit_of(None)), "drive", "it took"),
     (
         "more outstanding than declared",
         |s| {
