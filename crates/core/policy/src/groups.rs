@@ -26,7 +26,8 @@ pub struct GroupId(pub u16);
 /// Members count in parts of this.
 const WHOLE: f64 = 1_024.0;
 
-/// The groups of a host; by default, there can be none. A changed ceiling holds from the next slice on, at every poller.
+/// The groups of a host; by default, there can be none. A changed ceiling holds from the next slice on, at every
+/// poller.
 #[derive(Debug, Default)]
 pub struct Groups(Box<[OnceLock<Box<Group>>]>);
 

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use policy::Limits;
 
-use crate::foresight::Observed;
-
 /// A tenant that uses this fraction of its limits waits for them.
 const HELD: f64 = 0.9;
 
@@ -80,14 +78,6 @@ impl Loads<'_> {
 impl<'a> FromIterator<(&'a str, Load)> for Loads<'a> {
     fn from_iter<I: IntoIterator<Item = (&'a str, Load)>>(loads: I) -> Self {
         Self(loads.into_iter().collect())
-    }
-}
-
-impl<'a> FromIterator<&'a Observed> for Loads<'a> {
-    fn from_iter<I: IntoIterator<Item = &'a Observed>>(observed: I) -> Self {
-        let load =
-            |it: &'a Observed| (it.row.name.as_str(), Load::new(it.row.iops, it.row.bw_bytes, it.measured.read_share));
-        observed.into_iter().map(load).collect()
     }
 }
 

@@ -247,6 +247,14 @@ impl Foresight {
     }
 }
 
+impl<'a> FromIterator<&'a Observed> for Loads<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a Observed>>(observed: I) -> Self {
+        let load =
+            |it: &'a Observed| (it.row.name.as_str(), Load::new(it.row.iops, it.row.bw_bytes, it.measured.read_share));
+        observed.into_iter().map(load).collect()
+    }
+}
+
 fn ceilings(groups: &[Group]) -> BTreeMap<String, Limits> {
     groups.iter().map(|group| (group.name.clone(), group.limits)).collect()
 }

@@ -24,6 +24,7 @@ mod drive_errors;
 mod drives;
 mod events;
 mod format;
+mod groups;
 mod growing;
 mod guest;
 mod handed_over;
