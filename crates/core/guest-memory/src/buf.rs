@@ -192,11 +192,19 @@ impl IoBuf {
     /// Copies from the segments into `out`, as much as both hold; returns the bytes copied, fewer if memory is lost.
     #[must_use = "less than all of it may be there"]
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
-        let mut done = 0;
+        self.copy_to_at(0, out)
+    }
+
+    /// Like [`IoBuf::copy_to`], but leaves out the segments' first `skip_bytes`.
+    #[must_use = "less than all of it may be there"]
+    pub fn copy_to_at(&self, skip_bytes: u64, out: &mut [u8]) -> usize {
+        let (mut skip, mut done) = (usize::try_from(skip_bytes).unwrap_or(usize::MAX), 0);
         for segment in self.segments() {
-            let n = segment.len_bytes.min(out.len() - done);
-            // SAFETY: the segment is inside a pinned mapping; `out[done..done + n]` is ours.
-            let copied = unsafe { access::copy(segment.as_ptr(), out[done..].as_mut_ptr(), n) };
+            let skipped = segment.len_bytes.min(skip);
+            skip -= skipped;
+            let n = (segment.len_bytes - skipped).min(out.len() - done);
+            // SAFETY: `skipped + n` bytes of the segment are inside a pinned mapping; `out[done..done + n]` is ours.
+            let copied = unsafe { access::copy(segment.as_ptr().add(skipped), out[done..].as_mut_ptr(), n) };
             if let Err(lost) = copied {
                 self.fault(segment, lost);
                 break;

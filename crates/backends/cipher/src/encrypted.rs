@@ -1,0 +1,409 @@
+//! The back end around another one.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use guest_memory::{IoBuf, MapError, Mapping, Refused};
+use io_model::{Backend, Command, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, TenantId};
+
+use crate::bounces::{Bounce, Bounces};
+use crate::key::DiskCipher;
+use crate::keys::{Access, DiskId, Keys};
+
+/// The cipher's work between two looks at the queues: a neighbour's command waits for it.
+const BUDGET_BYTES: u64 = 64 << 10;
+
+/// Marks tags of commands that the cipher watches below; the poller's are small.
+const OURS: u32 = 1 << 31;
+
+/// Encrypts what goes to a back end, and decrypts what comes from it, by the [`Keys`] of each disk.
+///
+/// Disks without encryption pass through. A command of an encrypted disk covers whole sectors. A large write goes to
+/// the drive in parts, one after the other.
+pub struct Encrypted<B> {
+    inner: B,
+    keys: Arc<Keys>,
+    ciphers: Ciphers,
+    bounces: Bounces,
+    flights: Flights,
+    /// Flights with work for the cipher, in turn.
+    work: VecDeque<u32>,
+    /// Writes that wait for a bounce buffer, in order.
+    waiting: VecDeque<u32>,
+    finished: VecDeque<(HwqId, Done)>,
+    budget_bytes: u64,
+    scratch: Box<[u8]>,
+    now: Nanos,
+}
+
+/// A command of an encrypted disk that reads or writes.
+struct Flight {
+    hwq: HwqId,
+    tag: u32,
+    command: Command,
+    /// The guest's. Empty while a read is with the drive.
+    buf: IoBuf,
+    /// Of a write's present part.
+    bounce: Option<Bounce>,
+    /// Where the present part starts in the command, and its length. All of a read is one part.
+    part_at: u64,
+    part_bytes: u64,
+    /// How much of the part the cipher has done.
+    ciphered: u64,
+}
+
+impl<B: Backend> Encrypted<B> {
+    /// Around `inner`, whose commands are those of the disks of `keys`.
+    ///
+    /// # Errors
+    /// No memory for bounce buffers.
+    pub fn new(mut inner: B, keys: Arc<Keys>) -> Result<Self, MapError> {
+        let bounces = Bounces::new()?;
+        // A drive that can't reach the buffers copies.
+        let _ = inner.map_memory(TenantId(u32::MAX), bounces.memory());
+        let depth = usize::from(inner.hwqs()) * inner.depth() as usize;
+        Ok(Self {
+            inner,
+            keys,
+            ciphers: Ciphers::default(),
+            bounces,
+            flights: Flights::default(),
+            work: VecDeque::with_capacity(depth),
+            waiting: VecDeque::with_capacity(depth),
+            finished: VecDeque::with_capacity(depth),
+            budget_bytes: BUDGET_BYTES,
+            scratch: vec![0; BUDGET_BYTES as usize].into(),
+            now: Nanos(0),
+        })
+    }
+
+    /// The back end below.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    /// Starts a command of an encrypted disk.
+    fn start(&mut self, hwq: HwqId, io: Io, sector_bytes: u64, now: Nanos) {
+        let Io { tag, command, buf } = io;
+        if let Err(refused) = check(&command, &buf, sector_bytes) {
+            return self.finish(hwq, Done { tag, outcome: Err(refused), buf });
+        }
+        if !command.op.has_data() || command.len_bytes == 0 {
+            return self.inner.submit(hwq, Io { tag, command, buf }, now);
+        }
+        let flight = |buf| Flight { hwq, tag, command, buf, bounce: None, part_at: 0, part_bytes: 0, ciphered: 0 };
+        if command.op == Op::Read {
+            let below = self.flights.insert(flight(IoBuf::default())) | OURS;
+            return self.inner.submit(hwq, Io { tag: below, command, buf }, now);
+        }
+        let id = self.flights.insert(flight(buf));
+        if !self.begin_part(id) {
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Gives a write a bounce buffer for its next part. `false`: there is none for it now.
+    fn begin_part(&mut self, id: u32) -> bool {
+        let Some(flight) = self.flights.get_mut(id) else { return true };
+        let rest = flight.command.len_bytes - flight.part_at;
+        let Some(bounce) = self.bounces.take(flight.command.tenant, rest) else { return false };
+        flight.bounce = Some(bounce);
+        flight.part_bytes = rest.min(self.bounces.len_bytes(bounce));
+        flight.ciphered = 0;
+        self.work.push_back(id);
+        true
+    }
+
+    /// Lets the cipher work, up to its budget. Commands take turns.
+    fn cipher(&mut self) {
+        while self.budget_bytes > 0 {
+            let Some(id) = self.work.pop_front() else { return };
+            let Some(flight) = self.flights.get_mut(id) else { continue };
+            let disk = (flight.command.tenant, flight.command.disk);
+            let Some(cipher) = self.ciphers.get(disk) else {
+                self.end(id, Err(DeviceError::Gone));
+                continue;
+            };
+            let bytes = (flight.part_bytes - flight.ciphered).min(self.budget_bytes);
+            self.budget_bytes -= bytes;
+            let outcome = flight.cipher(cipher, &self.bounces, &mut self.scratch[..bytes as usize]);
+            let is_whole = flight.ciphered == flight.part_bytes;
+            match outcome {
+                Ok(()) if !is_whole => self.work.push_back(id),
+                Ok(()) if flight.command.op == Op::Write => self.send_part(id),
+                outcome => self.end(id, outcome),
+            }
+        }
+    }
+
+    /// Sends the present part of a write to the drive.
+    fn send_part(&mut self, id: u32) {
+        let Some(flight) = self.flights.get_mut(id) else { return };
+        let Some(bounce) = flight.bounce else { return };
+        let Command { offset_bytes, tenant_offset_bytes, .. } = flight.command;
+        let command = Command {
+            offset_bytes: offset_bytes + flight.part_at,
+            tenant_offset_bytes: tenant_offset_bytes + flight.part_at,
+            len_bytes: flight.part_bytes,
+            ..flight.command
+        };
+        let buf = self.bounces.part(bounce, 0, flight.part_bytes);
+        self.inner.submit(flight.hwq, Io { tag: id | OURS, command, buf }, self.now);
+    }
+
+    /// The drive has done a read, or a part of a write.
+    fn is_done_below(&mut self, id: u32, outcome: Outcome, buf: IoBuf) {
+        let Some(flight) = self.flights.get_mut(id) else { return };
+        if flight.command.op == Op::Read {
+            flight.buf = buf;
+            flight.part_bytes = flight.command.len_bytes;
+            match outcome {
+                Ok(()) => self.work.push_back(id),
+                Err(_) => self.end(id, outcome),
+            }
+            return;
+        }
+        flight.part_at += flight.part_bytes;
+        let goes_on = outcome.is_ok() && flight.part_at < flight.command.len_bytes;
+        if !goes_on {
+            return self.end(id, outcome);
+        }
+        if let Some(bounce) = flight.bounce.take() {
+            self.bounces.give(flight.command.tenant, bounce);
+        }
+        // Writes that wait come first.
+        self.waiting.push_back(id);
+    }
+
+    fn end(&mut self, id: u32, outcome: Outcome) {
+        let Some(Flight { hwq, tag, command, buf, bounce, .. }) = self.flights.remove(id) else { return };
+        if let Some(bounce) = bounce {
+            self.bounces.give(command.tenant, bounce);
+        }
+        self.finish(hwq, Done { tag, outcome, buf });
+    }
+
+    fn finish(&mut self, hwq: HwqId, done: Done) {
+        self.finished.push_back((hwq, done));
+    }
+
+    /// Gives buffers to writes that wait, in order; a tenant that may have none yet is passed.
+    fn serve_waiting(&mut self) {
+        if !self.bounces.take_news() {
+            return;
+        }
+        for _ in 0..self.waiting.len() {
+            if let Some(id) = self.waiting.pop_front()
+                && !self.begin_part(id)
+            {
+                self.waiting.push_back(id);
+            }
+        }
+    }
+}
+
+impl Flight {
+    /// The next `scratch.len()` bytes of the part: between the guest's memory, `scratch`, and a write's bounce buffer.
+    fn cipher(&mut self, cipher: &mut DiskCipher, bounces: &Bounces, scratch: &mut [u8]) -> Outcome {
+        let at = self.part_at + self.ciphered;
+        let offset_bytes = self.command.tenant_offset_bytes + at;
+        if self.buf.copy_to_at(at, scratch) < scratch.len() {
+            return Err(DeviceError::Memory);
+        }
+        let (ciphered, to, skip) = match self.bounce {
+            Some(bounce) => {
+                let to = bounces.part(bounce, 0, self.part_bytes);
+                (cipher.encrypt(offset_bytes, scratch), to, self.ciphered)
+            }
+            None => (cipher.decrypt(offset_bytes, scratch), std::mem::take(&mut self.buf), at),
+        };
+        let is_copied = to.copy_from_at(skip, scratch) == scratch.len();
+        if self.bounce.is_none() {
+            self.buf = to;
+        }
+        self.ciphered += scratch.len() as u64;
+        // OpenSSL fails for want of memory at most.
+        ciphered.map_err(|_| DeviceError::Gone)?;
+        if is_copied { Ok(()) } else { Err(DeviceError::Memory) }
+    }
+}
+
+impl<B: Backend> Backend for Encrypted<B> {
+    fn hwqs(&self) -> u16 {
+        self.inner.hwqs()
+    }
+
+    fn depth(&self) -> u32 {
+        self.inner.depth()
+    }
+
+    fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos) {
+        self.now = now;
+        self.ciphers.refresh(&self.keys);
+        match self.ciphers.of((io.command.tenant, io.command.disk)) {
+            Some(Slot::Plain) => self.inner.submit(hwq, io, now),
+            Some(Slot::Cipher(cipher)) => {
+                let sector_bytes = cipher.sector_bytes();
+                self.start(hwq, io, sector_bytes, now);
+            }
+            Some(Slot::Locked) | None => self.finish(hwq, io.done(Err(DeviceError::Gone))),
+        }
+    }
+
+    fn kick(&mut self) {
+        self.ciphers.refresh(&self.keys);
+        self.budget_bytes = BUDGET_BYTES;
+        self.cipher();
+        self.inner.kick();
+    }
+
+    fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
+        self.now = now;
+        let mut below = std::mem::take(&mut self.flights.below);
+        self.inner.reap(now, &mut |hwq, one| {
+            if one.tag & OURS == 0 {
+                done(hwq, one);
+            } else {
+                below.push((one.tag & !OURS, one.outcome, one.buf));
+            }
+        });
+        below.drain(..).for_each(|(id, outcome, buf)| self.is_done_below(id, outcome, buf));
+        self.flights.below = below;
+        self.serve_waiting();
+        self.cipher();
+        self.finished.drain(..).for_each(|(hwq, one)| done(hwq, one));
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        let has_work = !self.work.is_empty() || !self.finished.is_empty();
+        if has_work { Some(self.now) } else { self.inner.next_event() }
+    }
+
+    fn wake_fd(&mut self) -> Option<BorrowedFd<'_>> {
+        self.inner.wake_fd()
+    }
+
+    fn map_memory(&mut self, tenant: TenantId, mapping: &Mapping) -> Result<(), Refused> {
+        self.inner.map_memory(tenant, mapping)
+    }
+
+    fn unmap_memory(&mut self, tenant: TenantId, mapping: &Mapping) {
+        self.inner.unmap_memory(tenant, mapping);
+    }
+}
+
+/// Whether an encrypted disk has such a range. What is refused here never reaches the drive.
+fn check(command: &Command, buf: &IoBuf, sector_bytes: u64) -> Outcome {
+    let Command { op, offset_bytes, tenant_offset_bytes, len_bytes, .. } = *command;
+    if offset_bytes.checked_add(len_bytes).is_none() || tenant_offset_bytes.checked_add(len_bytes).is_none() {
+        return Err(DeviceError::OutOfRange);
+    }
+    if !(tenant_offset_bytes | len_bytes).is_multiple_of(sector_bytes) {
+        return Err(DeviceError::Unsupported);
+    }
+    if op.has_data() && buf.len_bytes() != len_bytes {
+        return Err(DeviceError::Memory);
+    }
+    Ok(())
+}
+
+/// The disks as this poller knows them.
+#[derive(Default)]
+struct Ciphers {
+    changes: u64,
+    /// By disk, in order.
+    slots: Vec<(DiskId, Access, Slot)>,
+}
+
+enum Slot {
+    Plain,
+    Cipher(Box<DiskCipher>),
+    Locked,
+}
+
+impl Ciphers {
+    /// Takes over changes, if there are any.
+    #[inline]
+    fn refresh(&mut self, keys: &Keys) {
+        let changes = keys.changes();
+        if changes != self.changes {
+            self.changes = changes;
+            self.rebuild(keys);
+        }
+    }
+
+    #[cold]
+    fn rebuild(&mut self, keys: &Keys) {
+        let mut before: Vec<_> = std::mem::take(&mut self.slots).into_iter().map(Some).collect();
+        let mut kept = |disk: DiskId, key: &Arc<_>| {
+            let at = before.iter().position(|it| {
+                it.as_ref().is_some_and(|(its, access, _)| {
+                    *its == disk && matches!(access, Access::Key(own) if Arc::ptr_eq(own, key))
+                })
+            })?;
+            before[at].take().map(|(_, _, slot)| slot)
+        };
+        let slot = |(disk, access): (DiskId, Access)| {
+            let slot = match &access {
+                Access::Plain => Slot::Plain,
+                Access::Locked => Slot::Locked,
+                Access::Key(key) => kept(disk, key).unwrap_or_else(|| {
+                    // Without memory for OpenSSL the disk does not answer.
+                    DiskCipher::new(key).map_or(Slot::Locked, |cipher| Slot::Cipher(Box::new(cipher)))
+                }),
+            };
+            (disk, access, slot)
+        };
+        self.slots = keys.disks().into_iter().map(slot).collect();
+    }
+
+    #[inline]
+    fn at(&self, disk: DiskId) -> Option<usize> {
+        self.slots.binary_search_by_key(&disk, |(its, ..)| *its).ok()
+    }
+
+    #[inline]
+    fn of(&self, disk: DiskId) -> Option<&Slot> {
+        self.at(disk).map(|at| &self.slots[at].2)
+    }
+
+    fn get(&mut self, disk: DiskId) -> Option<&mut DiskCipher> {
+        let at = self.at(disk)?;
+        match &mut self.slots[at].2 {
+            Slot::Cipher(cipher) => Some(cipher),
+            Slot::Plain | Slot::Locked => None,
+        }
+    }
+}
+
+/// Flights by number.
+#[derive(Default)]
+struct Flights {
+    entries: Vec<Option<Flight>>,
+    free: Vec<u32>,
+    /// Done below in the present look.
+    below: Vec<(u32, Outcome, IoBuf)>,
+}
+
+impl Flights {
+    fn insert(&mut self, flight: Flight) -> u32 {
+        if let Some(id) = self.free.pop() {
+            self.entries[id as usize] = Some(flight);
+            return id;
+        }
+        self.entries.push(Some(flight));
+        self.entries.len() as u32 - 1
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut Flight> {
+        self.entries.get_mut(id as usize)?.as_mut()
+    }
+
+    /// `None`: a back end that completes twice.
+    fn remove(&mut self, id: u32) -> Option<Flight> {
+        let flight = self.entries.get_mut(id as usize)?.take()?;
+        self.free.push(id);
+        Some(flight)
+    }
+}

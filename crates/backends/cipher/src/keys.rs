@@ -1,0 +1,63 @@
+//! The keys that pollers know, by disk.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use io_model::TenantId;
+
+use crate::DataKey;
+
+/// How a disk's data lies on the drive.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// As the guest wrote it.
+    Plain,
+    /// Encrypted with this key.
+    Key(Arc<DataKey>),
+    /// Encrypted, and the key is not here: commands fail.
+    Locked,
+}
+
+/// Which disk: a tenant, and the number of its disk as commands have it.
+pub(crate) type DiskId = (TenantId, u16);
+
+/// How each disk of a drive is encrypted. All pollers of the drive share it, and look it up only after a change.
+///
+/// Commands of a disk that is not named fail: a disk whose key came late would else be written as plain text.
+#[derive(Debug, Default)]
+pub struct Keys {
+    disks: Mutex<BTreeMap<DiskId, Access>>,
+    /// Changes so far.
+    changes: AtomicU64,
+}
+
+impl Keys {
+    /// From now on, a disk is encrypted this way. A poller heeds it at its next
+    /// [`kick`](io_model::Backend::kick) or submission.
+    pub fn set(&self, tenant: TenantId, disk: u16, access: Access) {
+        self.lock().insert((tenant, disk), access);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// A disk is gone.
+    pub fn forget(&self, tenant: TenantId, disk: u16) {
+        self.lock().remove(&(tenant, disk));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often anything has changed.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// All disks, in order.
+    pub(crate) fn disks(&self) -> Vec<(DiskId, Access)> {
+        self.lock().iter().map(|(disk, access)| (*disk, access.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<DiskId, Access>> {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
