@@ -1,0 +1,176 @@
+//! The key of this host, and the file that it is read from.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use openssl::hash::{MessageDigest, hash};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::Secret;
+
+/// Bytes of a host key: AES-256.
+const BYTES: usize = 32;
+/// Longest file: 64 hexadecimal digits and an end of line.
+const LONGEST_FILE_BYTES: u64 = 2 * BYTES as u64 + 2;
+
+/// Names a host key without telling anything about it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostKeyId(u32);
+
+/// The key that wraps the data keys of a host.
+#[derive(Debug)]
+pub struct HostKey {
+    secret: Secret<BYTES>,
+    id: HostKeyId,
+}
+
+/// Why a host key can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostKeyError {
+    /// The file can't be read.
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// Other users may read or change it.
+    #[error("{}: other users may read it (mode {mode:04o}, owner {owner}); run `chmod 0400` and `chown root` on it",
+            path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner's number.
+        owner: u32,
+    },
+    /// Something else than a key.
+    #[error("{}: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl HostKey {
+    /// Reads a systemd credential, or a file that only root or this user may read: 32 bytes, or 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// See [`HostKeyError`].
+    pub fn read(path: &Path) -> Result<Self, HostKeyError> {
+        let unreadable = |error| HostKeyError::Unreadable { path: path.to_owned(), error };
+        // A FIFO would block.
+        let file = File::options().read(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(path);
+        let file = file.map_err(unreadable)?;
+        let about = file.metadata().map_err(unreadable)?;
+        if !about.is_file() {
+            return Err(HostKeyError::NoKey { path: path.to_owned() });
+        }
+        let (mode, owner) = (about.mode() & 0o7777, about.uid());
+        if mode & 0o077 != 0 || (owner != 0 && owner != nix::unistd::geteuid().as_raw()) {
+            return Err(HostKeyError::Exposed { path: path.to_owned(), mode, owner });
+        }
+        // With room for all of it: a vector that grows leaves copies behind.
+        let mut text = Zeroizing::new(Vec::with_capacity(LONGEST_FILE_BYTES as usize + 1));
+        file.take(LONGEST_FILE_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
+        Self::parse(&text).ok_or_else(|| HostKeyError::NoKey { path: path.to_owned() })
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut secret = Secret::zeros();
+        if text.len() == BYTES {
+            secret.bytes_mut().copy_from_slice(text);
+        } else {
+            let digits = text.strip_suffix(b"\n").unwrap_or(text);
+            let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
+            if digits.len() != 2 * BYTES {
+                return None;
+            }
+            for (byte, pair) in secret.bytes_mut().iter_mut().zip(digits.chunks_exact(2)) {
+                let digit = |at: usize| char::from(pair[at]).to_digit(16);
+                *byte = (digit(0)? * 16 + digit(1)?) as u8;
+            }
+        }
+        Self::new(secret)
+    }
+
+    /// `None`: all bytes are zero, or OpenSSL can't hash.
+    pub(crate) fn new(secret: Secret<BYTES>) -> Option<Self> {
+        if secret.bytes() == &[0; BYTES] {
+            return None;
+        }
+        let named = Zeroizing::new([b"evenkeel host key".as_slice(), secret.bytes()].concat());
+        let digest = hash(MessageDigest::sha256(), &named).ok()?;
+        let id = HostKeyId(u32::from_be_bytes(digest.first_chunk().copied()?));
+        Some(Self { secret, id })
+    }
+
+    /// Which key it is.
+    pub fn id(&self) -> HostKeyId {
+        self.id
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; BYTES] {
+        self.secret.bytes()
+    }
+}
+
+impl fmt::Display for HostKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+impl fmt::Debug for HostKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostKeyId({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn read(content: &[u8], mode: u32) -> Result<HostKey, String> {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("host.key");
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        HostKey::read(&path).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "KEY"))
+    }
+
+    #[test]
+    fn bytes_and_digits_are_one_key() {
+        let bytes: Vec<u8> = (100..132).collect();
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = read(&bytes, 0o400).unwrap().id();
+        for text in [digits.clone(), digits.to_uppercase(), digits.clone() + "\n", digits + "\r\n"] {
+            assert_eq!(read(text.as_bytes(), 0o600).unwrap().id(), id);
+        }
+        assert_ne!(read(&[1; 32], 0o400).unwrap().id(), id);
+    }
+
+    #[test]
+    fn files_that_are_no_key_or_not_private_are_refused() {
+        let no_key = "KEY: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`";
+        for content in [&[][..], &[1; 31], &[1; 33], &[0; 32], &[b'g'; 64], &[b'1'; 63], &[b'1'; 4096]] {
+            assert_eq!(read(content, 0o400).unwrap_err(), no_key, "{content:?}");
+        }
+        for mode in [0o440, 0o404, 0o620] {
+            assert!(read(&[1; 32], mode).unwrap_err().contains("other users may read it (mode 0"), "{mode:o}");
+        }
+        let missing = HostKey::read(Path::new("/nonexistent/host.key")).unwrap_err().to_string();
+        assert!(missing.starts_with("/nonexistent/host.key: No such file"), "{missing}");
+        assert!(matches!(HostKey::read(Path::new("/dev/zero")), Err(HostKeyError::NoKey { .. })));
+    }
+}

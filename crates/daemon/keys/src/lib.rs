@@ -1,0 +1,23 @@
+//! Keys of disks, from where they come from to how they are stored. Pure but for reading the host key's file.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `secret` | key bytes that leave no trace in memory |
+//! | `host_key` | the key of this host, and the file that it is read from |
+//! | `wrapped` | a data key as the layout stores it, wrapped by the host key |
+//! | `check` | what tells a tenant's own key from a wrong one |
+//!
+//! A disk's data key is random. Under `encryption = "host"` it is stored beside the disk's record, wrapped by
+//! AES-256-GCM under the host key. Under `encryption = "tenant"` only a check value is stored.
+
+#![deny(unsafe_code)]
+
+mod check;
+mod host_key;
+mod secret;
+mod wrapped;
+
+pub use check::{CheckValue, WrongKey};
+pub use host_key::{HostKey, HostKeyError, HostKeyId};
+pub use secret::{DATA_KEY_BYTES, DataSecret, Secret, TooFewRandomBytes};
+pub use wrapped::{UnwrapError, WrappedKey};

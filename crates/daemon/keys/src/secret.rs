@@ -1,0 +1,101 @@
+//! Key bytes that leave no trace in memory.
+
+use std::fmt;
+
+use zeroize::Zeroize;
+
+/// Length of a disk's data key: two AES-256 keys.
+pub const DATA_KEY_BYTES: usize = 64;
+
+/// A disk's data key.
+pub type DataSecret = Secret<DATA_KEY_BYTES>;
+
+/// The system gave no random bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the system gives no random bytes for a key")]
+pub struct TooFewRandomBytes;
+
+/// Secret bytes at one address, which is not swapped where the system allows that. They are overwritten when dropped,
+/// and no `Debug` output has them.
+pub struct Secret<const N: usize>(Box<[u8; N]>);
+
+impl<const N: usize> Secret<N> {
+    /// Random bytes from the system.
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub fn random() -> Result<Self, TooFewRandomBytes> {
+        let mut secret = Self::zeros();
+        openssl::rand::rand_priv_bytes(secret.bytes_mut()).map_err(|_| TooFewRandomBytes)?;
+        Ok(secret)
+    }
+
+    /// To be filled by [`bytes_mut`](Self::bytes_mut).
+    pub fn zeros() -> Self {
+        let secret = Self(Box::new([0; N]));
+        lock(secret.bytes());
+        secret
+    }
+
+    /// A copy of these bytes; others are overwritten. `None`: another length.
+    pub fn take(bytes: &mut [u8]) -> Option<Self> {
+        let mut secret = Self::zeros();
+        let is_whole = bytes.len() == N;
+        if is_whole {
+            secret.0.copy_from_slice(bytes);
+        }
+        bytes.zeroize();
+        is_whole.then_some(secret)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; N] {
+        &self.0
+    }
+
+    /// The bytes, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8; N] {
+        &mut self.0
+    }
+}
+
+impl<const N: usize> Drop for Secret<N> {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl<const N: usize> fmt::Debug for Secret<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Keeps the pages of `bytes` out of the swap. Ordinary users may lock some MiB (RLIMIT_MEMLOCK); beyond, pages may be
+/// swapped. Pages stay locked, since other keys may lie on them.
+#[allow(unsafe_code, reason = "mlock takes an address")]
+fn lock(bytes: &[u8]) {
+    // SAFETY: the range is a live allocation, and mlock changes none of its bytes.
+    let _ = unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_keys_are_alike_and_none_is_shown() {
+        let (one, other) = (DataSecret::random().unwrap(), DataSecret::random().unwrap());
+        assert_ne!(one.bytes(), other.bytes());
+        assert_eq!(format!("{one:?}"), "Secret");
+    }
+
+    #[test]
+    fn the_bytes_that_were_taken_are_gone() {
+        let mut bytes = vec![7; 32];
+        assert_eq!(Secret::<32>::take(&mut bytes).unwrap().bytes(), &[7; 32]);
+        assert_eq!(bytes, [0; 32]);
+        let mut short = vec![7; 31];
+        assert!(Secret::<32>::take(&mut short).is_none() && short == [0; 31]);
+    }
+}

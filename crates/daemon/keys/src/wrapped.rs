@@ -1,0 +1,118 @@
+//! A data key as the layout stores it, wrapped by the host key.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use openssl::symm::{Cipher, decrypt_aead, encrypt_aead};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::{DATA_KEY_BYTES, DataSecret, HostKey, HostKeyId};
+
+const NONCE_BYTES: usize = 12;
+const TAG_BYTES: usize = 16;
+const SEALED_BYTES: usize = NONCE_BYTES + DATA_KEY_BYTES + TAG_BYTES;
+
+/// A data key that only the host key opens, and only for the disk that it was wrapped for: AES-256-GCM, with the disk's
+/// serial number as associated data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrappedKey {
+    /// The host key that opens it.
+    pub host_key: HostKeyId,
+    /// Nonce, encrypted key and tag, in base64.
+    sealed: String,
+}
+
+/// Why a wrapped key does not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnwrapError {
+    /// Another host key wrapped it.
+    #[error("its key was wrapped by host key {wrapped}, and this host has {here}; give the daemon the former host key")]
+    OtherHostKey {
+        /// The host key that opens it.
+        wrapped: HostKeyId,
+        /// The one that was tried.
+        here: HostKeyId,
+    },
+    /// The record was changed, cut off, or copied from another disk.
+    #[error("its wrapped key is damaged or another disk's; restore the layout file from a backup")]
+    Damaged,
+}
+
+impl WrappedKey {
+    /// Wraps a disk's key. `None`: OpenSSL has no random bytes or no memory.
+    pub fn wrap(secret: &DataSecret, host: &HostKey, serial: &str) -> Option<Self> {
+        let mut nonce = [0; NONCE_BYTES];
+        openssl::rand::rand_bytes(&mut nonce).ok()?;
+        let mut tag = [0; TAG_BYTES];
+        let (cipher, about) = (Cipher::aes_256_gcm(), associated(serial));
+        let key = encrypt_aead(cipher, host.bytes(), Some(&nonce), &about, secret.bytes(), &mut tag).ok()?;
+        let sealed = STANDARD.encode([&nonce[..], &key, &tag].concat());
+        Some(Self { host_key: host.id(), sealed })
+    }
+
+    /// The disk's key.
+    ///
+    /// # Errors
+    /// See [`UnwrapError`].
+    pub fn unwrap(&self, host: &HostKey, serial: &str) -> Result<DataSecret, UnwrapError> {
+        if host.id() != self.host_key {
+            return Err(UnwrapError::OtherHostKey { wrapped: self.host_key, here: host.id() });
+        }
+        let sealed = STANDARD.decode(&self.sealed).ok().filter(|sealed| sealed.len() == SEALED_BYTES);
+        let sealed = sealed.ok_or(UnwrapError::Damaged)?;
+        let (nonce, rest) = sealed.split_at(NONCE_BYTES);
+        let (key, tag) = rest.split_at(DATA_KEY_BYTES);
+        let (cipher, about) = (Cipher::aes_256_gcm(), associated(serial));
+        let opened = decrypt_aead(cipher, host.bytes(), Some(nonce), &about, key, tag);
+        let mut opened = Zeroizing::new(opened.map_err(|_| UnwrapError::Damaged)?);
+        DataSecret::take(&mut opened).ok_or(UnwrapError::Damaged)
+    }
+}
+
+fn associated(serial: &str) -> Vec<u8> {
+    [b"evenkeel disk key 1:", serial.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Secret;
+
+    fn host(fill: u8) -> HostKey {
+        HostKey::new(Secret::take(&mut [fill; 32]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_key_opens_for_its_disk_on_its_host_alone() {
+        let secret = DataSecret::random().unwrap();
+        let wrapped = WrappedKey::wrap(&secret, &host(1), "db").unwrap();
+        assert_eq!(wrapped.unwrap(&host(1), "db").unwrap().bytes(), secret.bytes());
+        assert_eq!(wrapped.unwrap(&host(1), "batch").unwrap_err(), UnwrapError::Damaged);
+        let error = wrapped.unwrap(&host(2), "db").unwrap_err();
+        assert_eq!(error, UnwrapError::OtherHostKey { wrapped: host(1).id(), here: host(2).id() });
+        assert_ne!(WrappedKey::wrap(&secret, &host(1), "db").unwrap(), wrapped, "a nonce is never used twice");
+    }
+
+    /// Each bit and each length: a damaged key would make garbage of a disk.
+    #[test]
+    fn no_damaged_key_opens() {
+        let (host, secret) = (host(1), DataSecret::random().unwrap());
+        let wrapped = WrappedKey::wrap(&secret, &host, "db").unwrap();
+        let sealed = STANDARD.decode(&wrapped.sealed).unwrap();
+        let opens = |sealed: &[u8]| {
+            let damaged = WrappedKey { sealed: STANDARD.encode(sealed), ..wrapped.clone() };
+            damaged.unwrap(&host, "db").map(drop)
+        };
+        assert_eq!(opens(&sealed), Ok(()));
+        for bit in 0..8 * sealed.len() {
+            let mut flipped = sealed.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(opens(&flipped), Err(UnwrapError::Damaged), "bit {bit}");
+        }
+        for len in 0..sealed.len() {
+            assert_eq!(opens(&sealed[..len]), Err(UnwrapError::Damaged), "{len} bytes");
+        }
+        assert_eq!(opens(&[&sealed[..], &[0]].concat()), Err(UnwrapError::Damaged));
+    }
+}
