@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use guest_memory::{IoBuf, MapError, Mapping, Refused};
+use guest_memory::{IoBuf, Mapping, Refused};
 use io_model::{Backend, Command, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, TenantId};
 
 use crate::bounces::{Bounce, Bounces};
@@ -25,7 +25,8 @@ pub struct Encrypted<B> {
     inner: B,
     keys: Arc<Keys>,
     ciphers: Ciphers,
-    bounces: Bounces,
+    /// From the first encrypted disk on.
+    bounces: Option<Bounces>,
     flights: Flights,
     /// Flights with work for the cipher, in turn.
     work: VecDeque<u32>,
@@ -54,28 +55,46 @@ struct Flight {
 }
 
 impl<B: Backend> Encrypted<B> {
-    /// Around `inner`, whose commands are those of the disks of `keys`.
-    ///
-    /// # Errors
-    /// No memory for bounce buffers.
-    pub fn new(mut inner: B, keys: Arc<Keys>) -> Result<Self, MapError> {
-        let bounces = Bounces::new()?;
-        // A drive that can't reach the buffers copies.
-        let _ = inner.map_memory(TenantId(u32::MAX), bounces.memory());
-        let depth = usize::from(inner.hwqs()) * inner.depth() as usize;
-        Ok(Self {
+    /// Around `inner`, whose commands are those of the disks of `keys`. Without encrypted disks it costs no memory.
+    pub fn new(inner: B, keys: Arc<Keys>) -> Self {
+        Self {
             inner,
             keys,
             ciphers: Ciphers::default(),
-            bounces,
+            bounces: None,
             flights: Flights::default(),
-            work: VecDeque::with_capacity(depth),
-            waiting: VecDeque::with_capacity(depth),
-            finished: VecDeque::with_capacity(depth),
+            work: VecDeque::new(),
+            waiting: VecDeque::new(),
+            finished: VecDeque::new(),
             budget_bytes: BUDGET_BYTES,
-            scratch: vec![0; BUDGET_BYTES as usize].into(),
+            scratch: Box::default(),
             now: Nanos(0),
-        })
+        }
+    }
+
+    /// Takes over changes of the keys, if there are any.
+    #[inline]
+    fn refresh(&mut self) {
+        if self.keys.changes() != self.ciphers.changes {
+            self.take_changes();
+        }
+    }
+
+    #[cold]
+    fn take_changes(&mut self) {
+        self.ciphers.rebuild(&self.keys);
+        if self.ciphers.are_all_plain || self.bounces.is_some() {
+            return;
+        }
+        // Without memory for it, disks with a key do not answer.
+        let Ok(bounces) = Bounces::new() else { return };
+        // A drive that can't reach the buffers copies.
+        let _ = self.inner.map_memory(TenantId(u32::MAX), bounces.memory());
+        self.bounces = Some(bounces);
+        self.scratch = vec![0; BUDGET_BYTES as usize].into();
+        let depth = usize::from(self.inner.hwqs()) * self.inner.depth() as usize;
+        [&mut self.work, &mut self.waiting].into_iter().for_each(|list| list.reserve(depth));
+        self.finished.reserve(depth);
     }
 
     /// The back end below.
@@ -107,9 +126,10 @@ impl<B: Backend> Encrypted<B> {
     fn begin_part(&mut self, id: u32) -> bool {
         let Some(flight) = self.flights.get_mut(id) else { return true };
         let rest = flight.command.len_bytes - flight.part_at;
-        let Some(bounce) = self.bounces.take(flight.command.tenant, rest) else { return false };
+        let Some(bounces) = &mut self.bounces else { return false };
+        let Some(bounce) = bounces.take(flight.command.tenant, rest) else { return false };
         flight.bounce = Some(bounce);
-        flight.part_bytes = rest.min(self.bounces.len_bytes(bounce));
+        flight.part_bytes = rest.min(bounces.len_bytes(bounce));
         flight.ciphered = 0;
         self.work.push_back(id);
         true
@@ -121,13 +141,13 @@ impl<B: Backend> Encrypted<B> {
             let Some(id) = self.work.pop_front() else { return };
             let Some(flight) = self.flights.get_mut(id) else { continue };
             let disk = (flight.command.tenant, flight.command.disk);
-            let Some(cipher) = self.ciphers.get(disk) else {
+            let (Some(cipher), Some(bounces)) = (self.ciphers.get(disk), &self.bounces) else {
                 self.end(id, Err(DeviceError::Gone));
                 continue;
             };
             let bytes = (flight.part_bytes - flight.ciphered).min(self.budget_bytes);
             self.budget_bytes -= bytes;
-            let outcome = flight.cipher(cipher, &self.bounces, &mut self.scratch[..bytes as usize]);
+            let outcome = flight.cipher(cipher, bounces, &mut self.scratch[..bytes as usize]);
             let is_whole = flight.ciphered == flight.part_bytes;
             match outcome {
                 Ok(()) if !is_whole => self.work.push_back(id),
@@ -140,7 +160,7 @@ impl<B: Backend> Encrypted<B> {
     /// Sends the present part of a write to the drive.
     fn send_part(&mut self, id: u32) {
         let Some(flight) = self.flights.get_mut(id) else { return };
-        let Some(bounce) = flight.bounce else { return };
+        let (Some(bounce), Some(bounces)) = (flight.bounce, &self.bounces) else { return };
         let Command { offset_bytes, tenant_offset_bytes, .. } = flight.command;
         let command = Command {
             offset_bytes: offset_bytes + flight.part_at,
@@ -148,7 +168,7 @@ impl<B: Backend> Encrypted<B> {
             len_bytes: flight.part_bytes,
             ..flight.command
         };
-        let buf = self.bounces.part(bounce, 0, flight.part_bytes);
+        let buf = bounces.part(bounce, 0, flight.part_bytes);
         self.inner.submit(flight.hwq, Io { tag: id | OURS, command, buf }, self.now);
     }
 
@@ -169,8 +189,8 @@ impl<B: Backend> Encrypted<B> {
         if !goes_on {
             return self.end(id, outcome);
         }
-        if let Some(bounce) = flight.bounce.take() {
-            self.bounces.give(flight.command.tenant, bounce);
+        if let (Some(bounce), Some(bounces)) = (flight.bounce.take(), &mut self.bounces) {
+            bounces.give(flight.command.tenant, bounce);
         }
         // Writes that wait come first.
         self.waiting.push_back(id);
@@ -178,8 +198,8 @@ impl<B: Backend> Encrypted<B> {
 
     fn end(&mut self, id: u32, outcome: Outcome) {
         let Some(Flight { hwq, tag, command, buf, bounce, .. }) = self.flights.remove(id) else { return };
-        if let Some(bounce) = bounce {
-            self.bounces.give(command.tenant, bounce);
+        if let (Some(bounce), Some(bounces)) = (bounce, &mut self.bounces) {
+            bounces.give(command.tenant, bounce);
         }
         self.finish(hwq, Done { tag, outcome, buf });
     }
@@ -190,7 +210,7 @@ impl<B: Backend> Encrypted<B> {
 
     /// Gives buffers to writes that wait, in order; a tenant that may have none yet is passed.
     fn serve_waiting(&mut self) {
-        if !self.bounces.take_news() {
+        if !self.bounces.as_mut().is_some_and(Bounces::take_news) {
             return;
         }
         for _ in 0..self.waiting.len() {
@@ -239,8 +259,11 @@ impl<B: Backend> Backend for Encrypted<B> {
     }
 
     fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos) {
+        self.refresh();
+        if self.ciphers.are_all_plain {
+            return self.inner.submit(hwq, io, now);
+        }
         self.now = now;
-        self.ciphers.refresh(&self.keys);
         match self.ciphers.of((io.command.tenant, io.command.disk)) {
             Some(Slot::Plain) => self.inner.submit(hwq, io, now),
             Some(Slot::Cipher(cipher)) => {
@@ -252,13 +275,16 @@ impl<B: Backend> Backend for Encrypted<B> {
     }
 
     fn kick(&mut self) {
-        self.ciphers.refresh(&self.keys);
+        self.refresh();
         self.budget_bytes = BUDGET_BYTES;
         self.cipher();
         self.inner.kick();
     }
 
     fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
+        if self.ciphers.are_all_plain {
+            return self.inner.reap(now, done);
+        }
         self.now = now;
         let mut below = std::mem::take(&mut self.flights.below);
         self.inner.reap(now, &mut |hwq, one| {
@@ -309,11 +335,18 @@ fn check(command: &Command, buf: &IoBuf, sector_bytes: u64) -> Outcome {
 }
 
 /// The disks as this poller knows them.
-#[derive(Default)]
 struct Ciphers {
     changes: u64,
+    /// No disk was ever encrypted.
+    are_all_plain: bool,
     /// By disk, in order.
     slots: Vec<(DiskId, Access, Slot)>,
+}
+
+impl Default for Ciphers {
+    fn default() -> Self {
+        Self { changes: 0, are_all_plain: true, slots: Vec::new() }
+    }
 }
 
 enum Slot {
@@ -323,18 +356,9 @@ enum Slot {
 }
 
 impl Ciphers {
-    /// Takes over changes, if there are any.
-    #[inline]
-    fn refresh(&mut self, keys: &Keys) {
-        let changes = keys.changes();
-        if changes != self.changes {
-            self.changes = changes;
-            self.rebuild(keys);
-        }
-    }
-
-    #[cold]
+    /// Takes over all changes so far. A cipher whose key stays is kept.
     fn rebuild(&mut self, keys: &Keys) {
+        self.changes = keys.changes();
         let mut before: Vec<_> = std::mem::take(&mut self.slots).into_iter().map(Some).collect();
         let mut kept = |disk: DiskId, key: &Arc<_>| {
             let at = before.iter().position(|it| {
@@ -356,6 +380,7 @@ impl Ciphers {
             (disk, access, slot)
         };
         self.slots = keys.disks().into_iter().map(slot).collect();
+        self.are_all_plain &= self.slots.iter().all(|(_, access, _)| matches!(access, Access::Plain));
     }
 
     #[inline]

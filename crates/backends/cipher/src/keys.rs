@@ -24,7 +24,8 @@ pub(crate) type DiskId = (TenantId, u16);
 
 /// How each disk of a drive is encrypted. All pollers of the drive share it, and look it up only after a change.
 ///
-/// Commands of a disk that is not named fail: a disk whose key came late would else be written as plain text.
+/// Where any disk is or was encrypted, commands of a disk that is not named fail: a disk whose key came late would else be
+/// written as plain text. Name an encrypted disk before its first command.
 #[derive(Debug, Default)]
 pub struct Keys {
     disks: Mutex<BTreeMap<DiskId, Access>>,
