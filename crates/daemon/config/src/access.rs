@@ -1,10 +1,11 @@
 //! Users and groups of the file: whose the daemon is once it serves, and whom its sockets are for; and its port.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use toml::Spanned;
 
-use crate::keys::{api, daemon, tenant};
+use crate::keys::{api, daemon, host_keys, tenant};
 use crate::problem::Sink;
 use crate::section::Section;
 use crate::values::Account;
@@ -14,6 +15,13 @@ use crate::values::Account;
 pub struct DaemonSection {
     /// `None`: it stays who it is.
     pub user: Option<Account>,
+}
+
+/// Where keys come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeysSection {
+    /// The file of the host key. `None`: a credential of the service manager, if there is one.
+    pub host_key: Option<PathBuf>,
 }
 
 /// The users that may use the API, besides root and the daemon's own user.
@@ -52,6 +60,12 @@ pub(crate) fn read_daemon(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Dae
     section.reject_unknown(sink);
     let user = daemon::USER.get(sink, section).map(Spanned::into_inner);
     DaemonSection { user }
+}
+
+/// The section `[keys]`.
+pub(crate) fn read_keys(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> KeysSection {
+    section.reject_unknown(sink);
+    KeysSection { host_key: host_keys::HOST_KEY.get(sink, section).map(Spanned::into_inner) }
 }
 
 /// The section `[api]`.

@@ -52,7 +52,8 @@ impl Config {
         };
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
-        for tenant in draft.tenants.drain(..).filter_map(TenantDraft::finish) {
+        let of_drive = self.device.encryption;
+        for tenant in draft.tenants.drain(..).filter_map(|tenant| tenant.finish(of_drive)) {
             let tenant = Tenant { marks: tenant.marks.outside(), ..tenant };
             match self.tenants.iter_mut().find(|old| old.name == tenant.name) {
                 Some(old) => *old = tenant,
@@ -120,6 +121,7 @@ impl Draft {
             state_dir: Some(config.state_dir.clone()),
             daemon: config.daemon.clone(),
             api: config.api.clone(),
+            keys: config.keys.clone(),
             device: Some(config.device.clone()),
             has_own_pollers: config.has_own_pollers,
             policy: Some(config.policy.clone()),
@@ -166,6 +168,7 @@ impl TenantDraft {
             overcommit: Some(tenant.overcommit),
             demand: Some(tenant.demand.clone()),
             lba_size: (Some(tenant.lba_bytes), marks.lba_size.clone()),
+            encryption: Some(Some(tenant.encryption)),
             queues: Some(tenant.queues),
             socket: Some(tenant.socket.clone()),
         }

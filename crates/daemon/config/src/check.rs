@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::TENANTS_MAX;
-use crate::access::{read_api, read_daemon, read_socket};
+use crate::access::{read_api, read_daemon, read_keys, read_socket};
 use crate::config::{Backend, Config, Device, Marks, Pollers, Tenant};
 use crate::demand::read_demand;
 use crate::draft::{Draft, TenantDraft};
@@ -22,7 +22,7 @@ use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{Items, Section, THE_TOP, choice, or, small_integer};
 use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
-use crate::values::{BackendWord, WipeBy};
+use crate::values::{BackendWord, Encryption, WipeBy};
 use crate::view::{self, View};
 
 impl Config {
@@ -79,7 +79,8 @@ pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, nam
         draft.tenants = vec![read_tenant(&mut sink, section.clone(), rules, all)];
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
-        let tenant = draft.tenants.pop().and_then(TenantDraft::finish);
+        let of_drive = draft.device.as_ref().map_or(Encryption::None, |device| device.encryption);
+        let tenant = draft.tenants.pop().and_then(|tenant| tenant.finish(of_drive));
         tenant
             .ok_or_else(|| ConfigErrors::one(&source.file, "can't be used, and no check says why", "please report it"))
     };
@@ -133,6 +134,8 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let api_section = top.table(sink, "api", keys::api::NAMES);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
+    let keys_section = top.table(sink, "keys", keys::host_keys::NAMES);
+    let keys = read_keys(sink, &keys_section);
     let drives = view::sections(sink, &top);
     if drives.is_empty() && top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
@@ -153,6 +156,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         state_dir,
         daemon,
         api,
+        keys,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
         has_own_pollers: drive_section.is_some_and(|section| is_drive(section) && section.has("pollers")),
@@ -195,6 +199,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         section.forbid(sink, "layout_file", "only files, block devices and NVMe drives keep a layout", "remove it");
     }
     let wipe = read_wipe(sink, section, word);
+    let encryption = device::ENCRYPTION.get_or_default(sink, section);
     Some(Device {
         name: drive_name?,
         backend: backend?,
@@ -205,6 +210,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         nofail,
         layout_file,
         wipe: wipe?,
+        encryption: encryption?,
         discard_content: false,
     })
 }
@@ -355,6 +361,7 @@ pub(crate) fn read_tenant(
     let offset = tenant::OFFSET.get(sink, &section);
     let frontend = read_frontend(sink, &section);
     let lba_size = (tenant::LBA_SIZE.get_or_default(sink, &section), section.mark("lba_size"));
+    let encryption = tenant::ENCRYPTION.get_if_any(sink, &section);
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
@@ -375,6 +382,7 @@ pub(crate) fn read_tenant(
         overcommit,
         demand,
         lba_size,
+        encryption,
         queues,
         socket,
     }

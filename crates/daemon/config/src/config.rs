@@ -9,7 +9,7 @@ use io_model::units::Size;
 use policy::Settings;
 use policy::Terms;
 
-use crate::access::{ApiSection, DaemonSection, SocketSection};
+use crate::access::{ApiSection, DaemonSection, KeysSection, SocketSection};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks, Serving};
 use crate::groups::Group;
@@ -17,7 +17,7 @@ use crate::memory::MemoryLimits;
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
-use crate::values::{Doorbells, WipeBy};
+use crate::values::{Doorbells, Encryption, WipeBy};
 use crate::view::{DEVICE_NAME, View};
 
 /// In the state directory: drives that were added while a daemon ran.
@@ -34,6 +34,8 @@ pub struct Config {
     pub daemon: DaemonSection,
     /// The users that may use the API.
     pub api: ApiSection,
+    /// Where keys of disks come from.
+    pub keys: KeysSection,
     /// The drive.
     pub device: Device,
     /// The scheduling policy.
@@ -96,6 +98,8 @@ pub struct Device {
     pub layout_file: Option<PathBuf>,
     /// How what deleted disks leave becomes zeros.
     pub wipe: WipeBy,
+    /// Of new disks that do not say so themselves.
+    pub encryption: Encryption,
     /// Overwrite the data on the drive. The command line names such a drive, never the file.
     pub discard_content: bool,
 }
@@ -180,6 +184,8 @@ pub struct Tenant {
     pub demand: Option<Demand>,
     /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
+    /// Of a new disk.
+    pub encryption: Encryption,
     /// How the doorbells of an NVMe controller reach us; of no meaning for others.
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
@@ -320,6 +326,7 @@ impl Tenant {
             overcommit: false,
             demand: None,
             lba_bytes: 512,
+            encryption: Encryption::None,
             doorbells: Doorbells::Trapped,
             queues: 1,
             socket: SocketSection { user: None, group: None, mode: 0o600 },

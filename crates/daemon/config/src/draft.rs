@@ -8,7 +8,7 @@ use io_model::units::Size;
 use policy::Settings;
 use toml::Spanned;
 
-use crate::access::{ApiSection, DaemonSection, SocketSection};
+use crate::access::{ApiSection, DaemonSection, KeysSection, SocketSection};
 use crate::config::{Config, Device, Marks, Pollers, Tenant, TenantMarks};
 use crate::demand::Demand;
 use crate::frontend::FrontendDraft;
@@ -17,6 +17,7 @@ use crate::memory::MemoryDraft;
 use crate::namespace::NamespaceDraft;
 use crate::problem::Text;
 use crate::terms::TermsDraft;
+use crate::values::{ENCRYPTED_LBA_BYTES, Encryption};
 use crate::view::View;
 
 /// What was read so far: `None` where a problem was noted.
@@ -25,6 +26,7 @@ pub(crate) struct Draft {
     pub state_dir: Option<PathBuf>,
     pub daemon: DaemonSection,
     pub api: ApiSection,
+    pub keys: KeysSection,
     pub device: Option<Device>,
     pub has_own_pollers: bool,
     pub policy: Option<Settings>,
@@ -57,23 +59,28 @@ pub(crate) struct TenantDraft {
     pub demand: Option<Option<Demand>>,
     /// And where it stands.
     pub lba_size: (Option<u32>, Option<Range<usize>>),
+    /// `Some(None)`: the drive's.
+    pub encryption: Option<Option<Encryption>>,
     pub queues: Option<u16>,
     pub socket: Option<SocketSection>,
 }
 
 impl Draft {
     pub fn finish(self) -> Option<Config> {
+        let device = self.device?;
+        let tenant = |tenant: TenantDraft| tenant.finish(device.encryption);
         Some(Config {
+            tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
             runtime_dir: self.runtime_dir?,
             state_dir: self.state_dir?,
             daemon: self.daemon,
             api: self.api,
-            device: self.device?,
+            keys: self.keys,
+            device,
             has_own_pollers: self.has_own_pollers,
             policy: self.policy?,
             pollers: self.pollers?,
             groups: self.groups?,
-            tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
             namespaces: self.namespaces.into_iter().map(NamespaceDraft::finish).collect::<Option<_>>()?,
             warnings: Vec::new(),
             text: Text { file: PathBuf::new(), text: String::new() },
@@ -84,12 +91,15 @@ impl Draft {
 }
 
 impl TenantDraft {
-    pub fn finish(self) -> Option<Tenant> {
+    /// `of_drive`: what new disks of the drive have.
+    pub fn finish(self, of_drive: Encryption) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let has_memory = self.memory.is_written;
         let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
+        let (encryption, lba_bytes) = (self.encryption?.unwrap_or(of_drive), self.lba_size.0?);
+        let is_written = self.lba_size.1.is_some();
         let marks = TenantMarks {
             name: name.span(),
             size: size.span(),
@@ -110,7 +120,8 @@ impl TenantDraft {
             memory,
             overcommit: self.overcommit?,
             demand: self.demand?,
-            lba_bytes: self.lba_size.0?,
+            lba_bytes: if is_written || encryption == Encryption::None { lba_bytes } else { ENCRYPTED_LBA_BYTES },
+            encryption,
             doorbells: doorbells?,
             queues: self.queues?,
             socket: self.socket?,

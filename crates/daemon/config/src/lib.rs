@@ -78,7 +78,7 @@ mod text_file;
 mod values;
 mod view;
 
-pub use access::{ApiSection, DaemonSection, SocketSection};
+pub use access::{ApiSection, DaemonSection, KeysSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
 pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant};
@@ -108,7 +108,7 @@ pub use sections::{
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 pub use text_file::{read_opened, read_text};
-pub use values::{Account, Doorbells, LBA_BYTES, Mode, Threads, WipeBy};
+pub use values::{Account, Doorbells, Encryption, LBA_BYTES, Mode, Threads, WipeBy};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
 ///

@@ -179,7 +179,12 @@ impl Sections {
         let mut text = String::new();
         write_keys(&mut text, &self.head, keys::top::NAMES);
         let own = [("policy", keys::POLICY), ("pollers", keys::pollers::NAMES)];
-        let sections = [("daemon", keys::daemon::NAMES), ("api", keys::api::NAMES), ("device", keys::device::NAMES)];
+        let sections = [
+            ("daemon", keys::daemon::NAMES),
+            ("api", keys::api::NAMES),
+            ("keys", keys::host_keys::NAMES),
+            ("device", keys::device::NAMES),
+        ];
         let sections = sections.into_iter().chain(own);
         for (section, keys) in sections {
             if let Some(Value::Table(found)) = self.head.get(section) {

@@ -25,8 +25,9 @@ pub use reference::{SettingLine, sections};
 use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
-    Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, LBA_BYTES, MODES, Mode, THREADS, Threads, WIPES, WipeBy,
-    absolute, account, labels, lba_size, loopback, name, names, pci_address, size_or_zero, socket_mode,
+    Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTIONS, Encryption, LBA_BYTES, MODES, Mode, THREADS,
+    Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names, pci_address, size_or_zero,
+    socket_mode,
 };
 
 /// The state directory where the file names none.
@@ -55,6 +56,7 @@ section! { "What stands above all headings." top
         "Directory of block devices' layouts and of the history.";
     DAEMON: Apart = "daemon", SECTION, NONE, AtStart, "Section: the daemon's user.";
     API: Apart = "api", SECTION, NONE, AtStart, "Section: the users of the API.";
+    KEYS: Apart = "keys", SECTION, NONE, AtStart, "Section: the keys of encrypted disks.";
     DEVICE: Apart = "device", SECTION, Absent("needed without a `[[drive]]`"), AtStart, "Section: the drive.";
     DRIVE: Apart = "drive", SECTIONS, NONE, AtStart, "Sections: several drives.";
     POLICY: Apart = "policy", SECTION, NONE, AtOnce, "Section: the order of commands.";
@@ -78,6 +80,11 @@ section! { "`[api]`." api
         Absent("no port"), AtStart, "TCP address of metrics and of the page, for clients with the token.";
 }
 
+section! { "`[keys]`." host_keys
+    HOST_KEY: Shaped<PathBuf> = "host_key", PATH, Absent("the systemd credential `evenkeel-host-key`"), AtStart,
+        "The file of the key that wraps the keys of disks: 32 bytes or 64 hexadecimal digits, readable by root only.";
+}
+
 section! { "`[device]`, and what a `[[drive]]` has of it." device
     BACKEND: Word<BackendWord> = "backend", Word(BACKENDS), Needed, AtStart,
         "An image, a block device, an NVMe drive without the kernel, memory, nothing, or the drive model.";
@@ -95,6 +102,8 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
         "Where the drive's layout is kept.";
     WIPE: Word<WipeBy> = "wipe", Word(WIPES), Is(WipeBy::Overwrite), AtStart,
         "How deleted disks are zeroed: by writes, or by the drive's own command.";
+    ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Is(Encryption::None), AtStart,
+        "Whether new disks of the drive are encrypted, and with whose key, unless they say so themselves.";
     MEMORY_BACKED: Flag = "memory_backed", Flag, Is(true), AtStart,
         "Whether the drive model keeps data; without, it reads as zeros.";
     NVME_COMMANDS: Flag = "nvme_commands", Flag, Is(false), AtStart,
@@ -226,6 +235,9 @@ section! { "`[[tenant]]`." tenant
     LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, Is(LBA_BYTES),
         Never("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "Block size of a new disk; more where the drive's blocks are larger.";
+    ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Absent("the drive's"),
+        Never("make another disk and copy the data: a disk keeps its encryption"),
+        "Whether the disk is encrypted: with a key of the host's, with the tenant's own, or not at all.";
     DOORBELLS: Word<Doorbells> = "doorbells", Word(super::DOORBELLS), Is(Doorbells::Mapped), Detached,
         "Doorbells of an NVMe controller: stored to a shared page, or a message that wakes the poller at once.";
     QUEUES: Whole<u16> = "queues", Whole(1, 64),
@@ -378,6 +390,7 @@ pub(crate) const SCHEMA: Schema = &[
     (THE_TOP, top::NAMES),
     ("[daemon]", daemon::NAMES),
     ("[api]", api::NAMES),
+    ("[keys]", host_keys::NAMES),
     ("[device]", device::NAMES),
     ("[[drive]]", DRIVE),
     ("[policy]", POLICY),

@@ -1,7 +1,8 @@
 //! The reference of all keys: what a document of it says, in whatever form.
 
 use super::{
-    Row, any_policy, api, daemon, demand, device, drive, drr, fair, group, lpns, namespace, pollers, tenant, top, wrr,
+    Row, any_policy, api, daemon, demand, device, drive, drr, fair, group, host_keys, lpns, namespace, pollers, tenant,
+    top, wrr,
 };
 
 /// Headings, what they stand under, and their keys.
@@ -9,6 +10,7 @@ const SECTIONS: &[(&str, &str, &[&dyn Row])] = &[
     ("The top", "Above all headings.", top::ROWS),
     ("`[daemon]`", "", daemon::ROWS),
     ("`[api]`", "", api::ROWS),
+    ("`[keys]`", "", host_keys::ROWS),
     ("`[device]`", "", device::ROWS),
     ("`[[drive]]`", "All keys of `[device]`, and these.", drive::ROWS),
     ("`[policy]`", "Also `[drive.policy]`.", any_policy::ROWS),
