@@ -5,6 +5,7 @@
 //! | `secret` | key bytes that leave no trace in memory |
 //! | `host_key` | the key of this host, and the file that it is read from |
 //! | `wrapped` | a data key as the layout stores it, wrapped by the host key |
+//! | `stored` | the key in a disk's record |
 //! | `check` | what tells a tenant's own key from a wrong one |
 //!
 //! A disk's data key is random. Under `encryption = "host"` it is stored beside the disk's record, wrapped by
@@ -15,9 +16,11 @@
 mod check;
 mod host_key;
 mod secret;
+mod stored;
 mod wrapped;
 
 pub use check::{CheckValue, WrongKey};
 pub use host_key::{HostKey, HostKeyError, HostKeyId};
-pub use secret::{DATA_KEY_BYTES, DataSecret, Secret, TooFewRandomBytes};
+pub use secret::{DATA_KEY_BYTES, DataSecret, NoRandomBytes, Secret};
+pub use stored::StoredKey;
 pub use wrapped::{UnwrapError, WrappedKey};

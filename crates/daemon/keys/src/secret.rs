@@ -13,7 +13,7 @@ pub type DataSecret = Secret<DATA_KEY_BYTES>;
 /// The system gave no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes for a key")]
-pub struct TooFewRandomBytes;
+pub struct NoRandomBytes;
 
 /// Secret bytes at one address, which is not swapped where the system allows that. They are overwritten when dropped,
 /// and no `Debug` output has them.
@@ -24,9 +24,9 @@ impl<const N: usize> Secret<N> {
     ///
     /// # Errors
     /// The system gives none.
-    pub fn random() -> Result<Self, TooFewRandomBytes> {
+    pub fn random() -> Result<Self, NoRandomBytes> {
         let mut secret = Self::zeros();
-        openssl::rand::rand_priv_bytes(secret.bytes_mut()).map_err(|_| TooFewRandomBytes)?;
+        openssl::rand::rand_priv_bytes(secret.bytes_mut()).map_err(|_| NoRandomBytes)?;
         Ok(secret)
     }
 

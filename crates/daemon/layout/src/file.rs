@@ -30,6 +30,7 @@ const HEAD: &str = "\
 # zeroed_bytes: so much of a disk needs no zeroing any more; the tenant is served once all of it is zeroed, or, where
 # there is a grows_from_bytes, with that size until then.
 # [[wiping]]: what a deleted tenant left. Nobody gets it before it is overwritten, which the daemon does when it runs.
+# [[noise]]: free; what an encrypted disk left, to which nobody has the key. Zeroed before an unencrypted disk gets it.
 # [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
 # start: a mark of the image too, another one with each start; an older copy of the image is refused by it.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use io_model::units::Size;
+use keys::StoredKey;
 use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
@@ -34,7 +35,8 @@ pub struct DeviceIdentity {
 /// Every range that is taken on one drive, by present tenants, by those that the configuration does not name any more,
 /// and by what deleted ones left behind; and which of the rest is known to be clean.
 ///
-/// A range goes from free to a tenant, from the tenant to the wiper, and from there, clean, back to free.
+/// A range goes from free to a tenant, from the tenant to the wiper, and from there, clean, back to free. That of an
+/// encrypted disk goes from the tenant, as noise, back to free.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
@@ -47,6 +49,9 @@ pub struct Layout {
     /// Free ranges that read as zeros, sorted and merged. What is free beside them holds nobody knows what.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) clean: Vec<Extent>,
+    /// Free ranges of deleted encrypted disks, sorted and merged: nobody has the key to what they hold.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) noise: Vec<Extent>,
 }
 
 impl DeviceIdentity {
@@ -89,7 +94,7 @@ impl Layout {
     /// Nobody is on the drive, and nobody knows what it holds.
     pub(crate) fn empty(device: &DeviceIdentity) -> Self {
         let device = device.clone();
-        Self { version: VERSION, device, tenants: Vec::new(), wiping: Vec::new(), clean: Vec::new() }
+        Self { version: VERSION, device, tenants: Vec::new(), wiping: Vec::new(), clean: Vec::new(), noise: Vec::new() }
     }
 
     /// The drive.
@@ -131,6 +136,14 @@ impl Layout {
         self.find_mut(name).map(|placement| placement.settings = Some(settings.to_owned())).is_some()
     }
 
+    /// A new disk is encrypted. What its ranges hold is noise under its key, so they need no zeroing. `false`: there is no
+    /// such disk.
+    pub fn set_key(&mut self, name: &str, key: StoredKey) -> bool {
+        let Some(placement) = self.find_mut(name) else { return false };
+        (placement.key, placement.zeroed_bytes) = (Some(key), None);
+        true
+    }
+
     /// A disk that was made while the daemon ran is declared in the configuration from now on. `false`: there is no
     /// such disk.
     pub fn declare(&mut self, name: &str) -> bool {
@@ -148,6 +161,7 @@ impl Layout {
     pub fn is_all_zeros(&mut self) {
         self.accept_content();
         self.wiping.clear();
+        self.noise.clear();
         self.clean = self.free();
     }
 
@@ -175,7 +189,7 @@ impl Layout {
         let before = placement.size_bytes();
         new.into_iter().for_each(|extent| space::push(&mut placement.extents, extent));
         // A range that is still to be zeroed as a whole is just longer.
-        if !is_clean && placement.zeroed_bytes.is_none() {
+        if !is_clean && placement.zeroed_bytes.is_none() && placement.key.is_none() {
             (placement.zeroed_bytes, placement.grows_from_bytes) = (Some(before), Some(before));
         }
         Ok(())
@@ -192,6 +206,7 @@ impl Layout {
     fn take(&mut self, extents: &[Extent]) -> bool {
         let were_clean = extents.iter().all(|extent| space::covers(&self.clean, extent));
         self.clean = space::subtract(&self.clean, extents);
+        self.noise = space::subtract(&self.noise, extents);
         were_clean
     }
 
@@ -209,9 +224,14 @@ impl Layout {
         Some(self.tenants.remove(at))
     }
 
-    /// A tenant is deleted: its ranges wait for the wiper. `false`: there is no such tenant.
+    /// A tenant is deleted: its ranges wait for the wiper. Those of an encrypted disk are free at once, unless three
+    /// passes are asked for: without the key they hold noise. `false`: there is no such tenant.
     pub fn release(&mut self, name: &str, method: WipeMethod) -> bool {
         let Some(placement) = self.remove(name) else { return false };
+        if placement.key.is_some() && method == WipeMethod::Zeros {
+            placement.extents.into_iter().for_each(|extent| space::add(&mut self.noise, extent));
+            return true;
+        }
         let wiping = placement.extents.into_iter().map(|Extent { offset_bytes, size_bytes }| Wiping {
             former: placement.name.clone(),
             offset_bytes,
@@ -296,7 +316,9 @@ impl Layout {
             }
         }
         let mut taken = self.taken();
-        taken.extend(self.clean.iter().map(|extent| (*extent, "what is said to be clean".to_owned())));
+        let free = |extents: &[Extent], what: &str| extents.iter().map(|it| (*it, what.to_owned())).collect::<Vec<_>>();
+        taken.extend(free(&self.clean, "what is said to be clean"));
+        taken.extend(free(&self.noise, "what is said to be noise"));
         taken.sort_by_key(|(extent, _)| extent.offset_bytes);
         taken.iter().try_for_each(|(extent, what)| self.validate_extent(extent, what))?;
         if let Some([(_, one), (_, other)]) =
@@ -329,7 +351,10 @@ impl Layout {
     /// What `self` has and `next` lost, or has elsewhere: a tenant's bytes, or a range that is not wiped yet.
     pub(crate) fn first_lost(&self, next: &Self) -> Option<String> {
         let released: Vec<Extent> = next.wiping.iter().map(Wiping::extent).collect();
-        let is_released = |placement: &Placement| placement.extents.iter().all(|extent| released.contains(extent));
+        let is_released = |placement: &Placement| {
+            let is_noise = |extent| placement.key.is_some() && space::covers(&next.noise, extent);
+            placement.extents.iter().all(|extent| released.contains(extent) || is_noise(extent))
+        };
         let kept: HashMap<&str, &Placement> = next.tenants.iter().map(|it| (it.name.as_str(), it)).collect();
         let is_lost = |old: &&Placement| match kept.get(old.name.as_str()) {
             Some(kept) => !old.is_kept_in(kept),

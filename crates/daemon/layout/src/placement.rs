@@ -1,6 +1,7 @@
 //! What a range of the drive is taken by.
 
 use io_model::Extents;
+use keys::StoredKey;
 use serde::{Deserialize, Serialize};
 
 use crate::settings;
@@ -27,6 +28,8 @@ pub struct Placement {
     pub zeroed_bytes: Option<u64>,
     /// It is growing: it has this size until all of it is zeroed.
     pub grows_from_bytes: Option<u64>,
+    /// The key of an encrypted disk. `None`: it is not encrypted.
+    pub key: Option<StoredKey>,
 }
 
 /// Characters of a serial number at most (NVMe: SN; virtio: VIRTIO_BLK_ID_BYTES).
@@ -143,12 +146,14 @@ struct Block {
     grows_from_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     more: Vec<Extent>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    key: Option<StoredKey>,
 }
 
 impl From<Placement> for Block {
     fn from(placement: Placement) -> Self {
         let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
-        let Placement { serial, zeroed_bytes, grows_from_bytes, .. } = placement;
+        let Placement { serial, zeroed_bytes, grows_from_bytes, key, .. } = placement;
         let serial = Some(serial).filter(|serial| *serial != former_serial_of(&name));
         let mut extents = extents.into_iter();
         let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
@@ -165,6 +170,7 @@ impl From<Placement> for Block {
             zeroed_bytes,
             grows_from_bytes,
             more,
+            key,
         }
     }
 }
@@ -172,11 +178,21 @@ impl From<Placement> for Block {
 impl From<Block> for Placement {
     fn from(block: Block) -> Self {
         let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
-        let Block { serial, zeroed_bytes, grows_from_bytes, .. } = block;
+        let Block { serial, zeroed_bytes, grows_from_bytes, key, .. } = block;
         let serial = serial.unwrap_or_else(|| former_serial_of(&name));
         let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
         let settings = settings.map(|stored| settings::of_today(&stored).into_owned());
-        Self { name, serial, extents, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes, grows_from_bytes }
+        Self {
+            name,
+            serial,
+            extents,
+            lba_bytes,
+            formatting_to_lba_bytes,
+            settings,
+            zeroed_bytes,
+            grows_from_bytes,
+            key,
+        }
     }
 }
 

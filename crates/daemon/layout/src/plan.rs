@@ -292,6 +292,7 @@ fn placement(tenant: &Wanted<'_>, extents: Vec<Extent>) -> Placement {
         settings: None,
         zeroed_bytes: None,
         grows_from_bytes: None,
+        key: None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use backend_cipher::{Encrypted, Keys};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
 use backend_nvme::{LastHealth, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
@@ -79,6 +80,8 @@ pub struct Opening<'a> {
     pub behaviour: Behaviour,
     /// The ceilings of groups.
     pub groups: Arc<Groups>,
+    /// The keys of the drive's disks.
+    pub keys: Arc<Keys>,
     /// Run on these CPUs only; empty: on any.
     pub cpus: Vec<u32>,
     /// The daemon's.
@@ -115,10 +118,10 @@ impl<D: Drive> AnyDrive for D {
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
-        let Opening { number, shape, policy, groups, board, behaviour, cpus, clock, scanner, pulses } = opening;
+        let Opening { number, shape, policy, groups, keys, board, behaviour, cpus, clock, scanner, pulses } = opening;
         let built = policy.build_in(&shape, groups).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
-        let poller = Poller::new(queues, built, board, clock.now());
+        let poller = Poller::new(Encrypted::new(queues, keys), built, board, clock.now());
         let drive_on_cpus = Drive::facts(self).on_cpus;
         let start = Start { number, poller, set_weights, behaviour, drive_on_cpus, cpus, clock, scanner, pulses };
         poller_thread::start(start).with_context(|| format!("can't start poller {number}"))

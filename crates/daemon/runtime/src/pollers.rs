@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
+use backend_cipher::Keys;
 use backend_nvme::{LastHealth, Pins};
 use config::{AllowedCpus, Config, Home, Mode, Tenant};
 use confine::ThreadKind;
@@ -93,6 +94,7 @@ pub struct Pollers {
     clock: Clock,
     near_cpus: Vec<u32>,
     groups: Arc<Groups>,
+    keys: Arc<Keys>,
 }
 
 impl Pollers {
@@ -104,7 +106,21 @@ impl Pollers {
         near_cpus: Vec<u32>,
         groups: Arc<Groups>,
     ) -> Self {
-        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock, near_cpus, groups }
+        Self {
+            drive,
+            open: BTreeMap::new(),
+            threads,
+            board: Arc::default(),
+            clock,
+            near_cpus,
+            groups,
+            keys: Arc::default(),
+        }
+    }
+
+    /// The keys of the drive's disks, for all pollers.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// The probes of all tenants.
@@ -220,6 +236,7 @@ impl Pollers {
             board: Arc::clone(&self.board),
             behaviour: behaviour(config, mode, others + all >= self.threads.cores),
             groups: Arc::clone(&self.groups),
+            keys: Arc::clone(&self.keys),
             cpus: cpu.map_or_else(|| self.near_cpus.clone(), |cpu| vec![cpu]),
             clock: self.clock,
             scanner: self.threads.scanner.clone(),

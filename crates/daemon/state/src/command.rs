@@ -3,6 +3,7 @@
 use config::{Config, Namespace, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
+use keys::StoredKey;
 use layout::{Layout, WipeMethod};
 
 use crate::attachments::{At, NamespaceOrder};
@@ -21,6 +22,8 @@ pub struct NewDisk {
     pub lba_bytes: u32,
     /// A tenant's own disk, or a namespace.
     pub kind: Kind,
+    /// Its key, if it is encrypted and has no place on the drive yet.
+    pub key: Option<StoredKey>,
 }
 
 impl From<&Tenant> for NewDisk {
@@ -31,6 +34,7 @@ impl From<&Tenant> for NewDisk {
             offset: tenant.offset,
             lba_bytes: tenant.lba_bytes,
             kind: Kind::Tenant { has_controller: tenant.frontend.is_controller() },
+            key: None,
         }
     }
 }
@@ -43,6 +47,7 @@ impl From<&Namespace> for NewDisk {
             offset: None,
             lba_bytes: namespace.lba_bytes,
             kind: Kind::Namespace(Box::new(namespace.clone())),
+            key: None,
         }
     }
 }

@@ -200,6 +200,9 @@ impl DriveState {
             if let Some(section) = section {
                 layout.set_settings(&disk.name, section);
             }
+            if let Some(key) = &disk.key {
+                layout.set_key(&disk.name, key.clone());
+            }
             self.layout = Some(Arc::new(layout));
         }
         let NewDisk { name, kind, .. } = disk;
