@@ -41,9 +41,9 @@ impl Keys {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// A disk is gone.
-    pub fn forget(&self, tenant: TenantId, disk: u16) {
-        self.lock().remove(&(tenant, disk));
+    /// A tenant is gone, with all of its disks.
+    pub fn forget(&self, tenant: TenantId) {
+        self.lock().retain(|(of, _), _| *of != tenant);
         self.changes.fetch_add(1, Ordering::Release);
     }
 

@@ -104,6 +104,10 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
+    /// Whether data is encrypted on the drive: with a key of the host's, with the tenant's own, or not at all.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "host|tenant|none")]
+    pub encryption: Option<String>,
     /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -305,6 +309,12 @@ pub struct Disk {
     /// The group whose ceiling holds for the disk too.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub group: Option<String>,
+    /// Whose key encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encryption: Option<String>,
+    /// `true`: the daemon does not have the disk's key, and its commands fail.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub locked: bool,
     /// The limits, in words. Absent: none.
     pub limits: Option<String>,
     /// The limits, as numbers.

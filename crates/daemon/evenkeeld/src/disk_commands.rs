@@ -444,6 +444,8 @@ impl ServedDrive {
             verdict: self.verdict_on(id),
             overcommit: tenant.is_promised() && tenant.overcommit,
             group: tenant.group.clone(),
+            encryption: placement.and_then(|it| it.key.as_ref()).map(|key| key.owner().to_owned()),
+            locked: placement.is_some_and(|it| self.disk_keys.is_locked(it)),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config().reached_at(tenant).display().to_string()),

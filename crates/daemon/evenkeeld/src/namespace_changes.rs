@@ -157,6 +157,8 @@ impl ServedDrive {
             name: namespace.name.clone(),
             labels: BTreeMap::new(),
             group: None,
+            encryption: None,
+            locked: false,
             drive: self.config().device.name.clone(),
             serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),

@@ -22,9 +22,14 @@ impl ServedDrive {
     }
 
     /// Orders go to a controller in the sequence in which they are given.
-    pub(crate) fn order_namespace(&self, controller: TenantId, order: NamespaceOrder) {
-        let Some(order) = self.nvme_order(controller, order) else { return };
+    pub(crate) fn order_namespace(&self, controller: TenantId, asked: NamespaceOrder) {
+        let Some(order) = self.nvme_order(controller, asked) else { return };
         let Some(live) = self.tenants.get(&controller) else { return };
+        if let NamespaceOrder::Attach { nsid, namespace, .. } = asked
+            && let Some(disk) = self.state.disks().get(namespace)
+        {
+            self.tell_key(controller, (nsid - 1) as u16, &disk.name);
+        }
         let orders = front_end::for_controller_parts(order, live.pollers.len());
         for (poller, order) in live.pollers.iter().zip(orders) {
             self.pollers.send(*poller, Message::Order(controller, order.into()));

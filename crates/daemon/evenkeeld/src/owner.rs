@@ -88,7 +88,20 @@ impl Owner {
         let groups = Arc::<GroupIds>::default();
         drives.iter().for_each(|drive| groups.set(&drive.config.groups));
         let next_tenant = Arc::default();
-        let common = Common { next_tenant, threads, clock, handle, around, events, helper, keeper, forecasts, groups };
+        let disk_keys = opened.disk_keys;
+        let common = Common {
+            next_tenant,
+            threads,
+            clock,
+            handle,
+            around,
+            events,
+            helper,
+            keeper,
+            forecasts,
+            groups,
+            disk_keys,
+        };
         if let Some(port) = &port {
             (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }

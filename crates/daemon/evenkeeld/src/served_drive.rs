@@ -23,6 +23,7 @@ use ublk::Helper;
 use observe::DriveView;
 use observe::clock::Clock;
 
+use crate::disk_keys::DiskKeys;
 use crate::error_texts::not_durable;
 use crate::log;
 use crate::namespaces::Then;
@@ -76,6 +77,7 @@ pub(crate) struct Common {
     /// Those that are known; what is missing is noted.
     pub(crate) forecasts: Forecasts,
     pub(crate) groups: Arc<GroupIds>,
+    pub(crate) disk_keys: DiskKeys,
 }
 
 /// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
@@ -102,6 +104,7 @@ pub struct ServedDrive {
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
     groups: Arc<GroupIds>,
+    disk_keys: DiskKeys,
     clock: Clock,
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
@@ -115,8 +118,8 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, near_cpus, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts, groups } =
-            common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper, forecasts, .. } = common;
+        let (groups, disk_keys) = (common.groups, common.disk_keys);
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller::new(move |happening| handle.tell(Command::Happened(id, happening)));
         drive.report_to(teller.clone());
@@ -133,6 +136,7 @@ impl ServedDrive {
             wiper: Wiper::default(),
             forecasts: forecasts.clone(),
             groups,
+            disk_keys,
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone(), &forecasts)),
             state: DriveState::new(config, layout.layout().cloned(), facts),
             layout_file: layout,
@@ -261,8 +265,11 @@ impl ServedDrive {
     }
 
     /// A disk comes, and has a place on the drive. `section`: of a disk that the configuration file does not have.
-    pub(crate) fn create(&mut self, disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
+    pub(crate) fn create(&mut self, mut disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
         let id = self.new_id();
+        if self.state.layout().is_some() && self.state.placement(&disk.name).is_none() {
+            disk.key = self.disk_keys.of_new(&disk.name, disk.encryption)?;
+        }
         self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) })?;
         Ok(id)
     }
@@ -325,6 +332,7 @@ impl ServedDrive {
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;
         let terms = at_pollers(&self.groups, &tenant, parts.len());
+        self.tell_key(id, 0, &tenant.name);
         let add = |(front_end, part): (_, &Part)| self.pollers.add(part.poller, id, front_end, terms);
         let probes: TenantProbes = front_ends.into_iter().zip(&parts).map(add).collect();
         promise.measure(probes.clone());
@@ -338,6 +346,16 @@ impl ServedDrive {
         let home = config.home(&tenant);
         self.tenants.insert(id, Live { tenant, server: None, pollers, home, leaving: None, comes_back: false });
         Ok(())
+    }
+
+    /// Pollers are told how a disk is encrypted, before its first command.
+    pub(crate) fn tell_key(&self, tenant: TenantId, disk: u16, name: &str) {
+        let Some(placement) = self.state.placement(name) else { return };
+        let (access, why_locked) = self.disk_keys.access(placement);
+        if let Some(why) = why_locked {
+            (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: locked: {why}; its commands fail"));
+        }
+        self.pollers.keys().set(tenant, disk, access);
     }
 
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part], promise: &Arc<OwnPromise>) -> Result<Fitted> {
@@ -434,6 +452,7 @@ impl ServedDrive {
         } else if has_ended {
             let line = format!("{name}: formatted with LBAs of {lba_bytes} bytes");
             (self.around.sink)(Level::Info.of_tenant(&name), &line);
+            self.tell_key(id, (nsid - 1) as u16, &name);
         }
         for poller in self.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
             self.pollers.send(*poller, Message::Order(id, front_end::recorded(record, recorded.is_ok())));

@@ -21,6 +21,7 @@ use ssd_model::Profile;
 use ublk::Helper;
 
 use crate::config_file::OwnFile;
+use crate::disk_keys::DiskKeys;
 use crate::service_manager::Manager;
 use api_server::roles::Roles;
 use api_server::tcp_port::OpenedPort;
@@ -70,6 +71,8 @@ pub struct Opened {
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, so that they go on with the next daemon; none where nothing does.
     pub(crate) keeper: Option<Arc<Keeper>>,
+    /// What opens the keys of disks.
+    pub(crate) disk_keys: DiskKeys,
     /// The service manager that is told when the daemon serves. `None`: there is none.
     pub(crate) manager: Option<Manager>,
     identity: Option<Identity>,
@@ -94,13 +97,24 @@ fn near_cpus(node: &Node) -> Vec<u32> {
 }
 
 impl OpenedDrive {
-    pub(crate) fn open(to_open: ToOpen<impl OpenDrive>, keeper: Option<&Arc<Keeper>>, sink: &Sink) -> Result<Self> {
-        let ToOpen { engine: Engine { policy, open }, prepared, profile } = to_open;
+    pub(crate) fn open(
+        to_open: ToOpen<impl OpenDrive>,
+        keeper: Option<&Arc<Keeper>>,
+        disk_keys: &DiskKeys,
+        sink: &Sink,
+    ) -> Result<Self> {
+        let ToOpen { engine: Engine { policy, open }, mut prepared, profile } = to_open;
         let new = |change: &Change| match change {
             Change::Placed(placement) => Some(placement.name.clone()),
             _ => None,
         };
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
+        // With their places: no disk is recorded as one without encryption before.
+        for tenant in prepared.config.tenants.iter().filter(|tenant| new_tenants.contains(&tenant.name)) {
+            if let Some(key) = disk_keys.of_new(&tenant.name, tenant.encryption)? {
+                prepared.layout.set_key(&tenant.name, key);
+            }
+        }
         let identity = prepared.config.identity()?;
         let is_new = prepared.host.to_create;
         let near_cpus = prepared.host.node.as_ref().map(near_cpus).unwrap_or_default();
@@ -142,7 +156,9 @@ impl Opened {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
         // A drive that reaches pinned memory may also be added later.
         raise_memory_lock();
-        let (drives, missing) = open_all(drives, keeper.as_ref(), sink)?;
+        let disk_keys = drives.first().map(|drive| DiskKeys::read(&drive.prepared.config)).transpose()?;
+        let disk_keys = disk_keys.unwrap_or_default();
+        let (drives, missing) = open_all(drives, keeper.as_ref(), &disk_keys, sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
@@ -178,6 +194,7 @@ impl Opened {
             totals,
             helper: None,
             keeper,
+            disk_keys,
             manager: None,
             identity,
         })
@@ -251,13 +268,14 @@ impl Opened {
 fn open_all(
     drives: Vec<ToOpen<impl OpenDrive>>,
     keeper: Option<&Arc<Keeper>>,
+    disk_keys: &DiskKeys,
     sink: &Sink,
 ) -> Result<(Vec<OpenedDrive>, Vec<Missing>)> {
     let (mut opened, mut missing) = (Vec::new(), Vec::<Missing>::new());
     for drive in drives {
         let config = &drive.prepared.config;
         let absent = config.device.nofail.then(|| config.clone());
-        match (OpenedDrive::open(drive, keeper, sink), absent) {
+        match (OpenedDrive::open(drive, keeper, disk_keys, sink), absent) {
             (Ok(drive), _) => opened.push(drive),
             (Err(error), None) => return Err(error),
             (Err(error), Some(config)) => {

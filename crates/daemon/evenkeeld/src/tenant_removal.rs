@@ -88,6 +88,7 @@ impl ServedDrive {
         Arc::make_mut(&mut self.foresight).forget(id);
         self.events.set_labels(&live.tenant.name, &BTreeMap::new());
         self.pollers.forget(id);
+        self.pollers.keys().forget(id);
         self.pollers.close_unused(self.state.config());
         Some(live)
     }

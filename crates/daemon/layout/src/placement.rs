@@ -37,7 +37,7 @@ pub(crate) const SERIAL_CHARS: usize = 20;
 
 /// The serial number of a new disk: its name. The end of a longer name makes way for a hash of all of it, so that the
 /// serial numbers of two disks differ.
-pub(crate) fn serial_of(name: &str) -> String {
+pub fn serial_of(name: &str) -> String {
     if name.len() <= SERIAL_CHARS {
         return name.to_owned();
     }

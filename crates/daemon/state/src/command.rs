@@ -1,6 +1,6 @@
 //! What can happen to a drive's disks, and what the daemon does about it.
 
-use config::{Config, Namespace, Tenant};
+use config::{Config, Encryption, Namespace, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use keys::StoredKey;
@@ -22,7 +22,9 @@ pub struct NewDisk {
     pub lba_bytes: u32,
     /// A tenant's own disk, or a namespace.
     pub kind: Kind,
-    /// Its key, if it is encrypted and has no place on the drive yet.
+    /// Whose key it gets, if it has no place on the drive yet.
+    pub encryption: Encryption,
+    /// That key. `None`: it is not encrypted.
     pub key: Option<StoredKey>,
 }
 
@@ -34,6 +36,7 @@ impl From<&Tenant> for NewDisk {
             offset: tenant.offset,
             lba_bytes: tenant.lba_bytes,
             kind: Kind::Tenant { has_controller: tenant.frontend.is_controller() },
+            encryption: tenant.encryption,
             key: None,
         }
     }
@@ -47,6 +50,7 @@ impl From<&Namespace> for NewDisk {
             offset: None,
             lba_bytes: namespace.lba_bytes,
             kind: Kind::Namespace(Box::new(namespace.clone())),
+            encryption: Encryption::None,
             key: None,
         }
     }

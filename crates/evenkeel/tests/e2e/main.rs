@@ -22,6 +22,7 @@ mod disks;
 mod doorbells;
 mod drive_errors;
 mod drives;
+mod encryption;
 mod events;
 mod format;
 mod groups;
