@@ -144,6 +144,11 @@ impl Layout {
         true
     }
 
+    /// An encrypted disk gets another key. `false`: there is no such disk.
+    pub fn replace_key(&mut self, name: &str, key: StoredKey) -> bool {
+        self.find_mut(name).map(|placement| placement.key = Some(key)).is_some()
+    }
+
     /// A disk that was made while the daemon ran is declared in the configuration from now on. `false`: there is no
     /// such disk.
     pub fn declare(&mut self, name: &str) -> bool {

@@ -90,6 +90,13 @@ pub enum Command {
         /// How its data is overwritten.
         method: WipeMethod,
     },
+    /// An encrypted disk gets another key: nobody can read its data any more.
+    Erase {
+        /// The disk.
+        name: String,
+        /// The new key.
+        key: StoredKey,
+    },
     /// The configuration file has a disk that the API made.
     Declare(String),
     /// Another configuration holds. Namespaces are attached as it says.

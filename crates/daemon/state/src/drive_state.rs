@@ -11,7 +11,7 @@ use layout::{Layout, Placement, Wanted, WipeMethod, Wiping};
 use crate::attachments::{At, Attachments, NamespaceOrder};
 use crate::command::{Command, Effect, Effects, NewDisk, Record};
 use crate::disks::{Disk, Disks, Kind, Phase, zeroing_of};
-use crate::errors::{broken, no_room, no_room_to_grow, no_shrinking, nobody};
+use crate::errors::{broken, no_room, no_room_to_grow, no_shrinking, nobody, not_encrypted};
 use crate::jobs::Jobs;
 
 /// What the daemon knows of the drive itself.
@@ -167,6 +167,7 @@ impl DriveState {
             Command::Remove(id) => self.remove(id).map(Effects::only),
             Command::Change { name, section, size_bytes } => self.change(&name, section.as_deref(), size_bytes),
             Command::Delete { name, method } => self.delete(&name, method),
+            Command::Erase { name, key } => self.erase(&name, key),
             Command::Declare(name) => self.declare(&name),
             Command::Take(config) => Ok(Effects::only(self.take(*config))),
             Command::Left(id) => Ok(Effects::only(self.left(id))),
@@ -322,6 +323,17 @@ impl DriveState {
             None => then.push(Effect::Wipe),
         }
         Ok(self.recorded(then))
+    }
+
+    fn erase(&mut self, name: &str, key: StoredKey) -> Result<Effects, DiskError> {
+        let is_encrypted = self.placement(name).is_some_and(|placement| placement.key.is_some());
+        if !is_encrypted {
+            return Err(not_encrypted(name));
+        }
+        if let Some(layout) = self.layout_mut() {
+            layout.replace_key(name, key);
+        }
+        Ok(self.recorded(Vec::new()))
     }
 
     fn declare(&mut self, name: &str) -> Result<Effects, DiskError> {

@@ -53,6 +53,12 @@ pub fn otherwise(name: &str, others: &[KeyChange]) -> DiskError {
     DiskError::new(Reason::NameTaken, format!("there is another disk {name:?} already: it has {each}"), remedy)
 }
 
+/// Only an encrypted disk can be erased by its key.
+pub fn not_encrypted(name: &str) -> DiskError {
+    let title = format!("{name:?} is not encrypted, so there is no key whose loss would erase it");
+    DiskError::new(Reason::Invalid, title, "overwrite it: `evenkeel disk delete`, or `nvme format` in its guest")
+}
+
 /// Disks only grow.
 pub fn no_shrinking(name: &str, has_bytes: u64) -> DiskError {
     let title = format!("{name:?} has {}, and a disk can't shrink", Size(has_bytes));
