@@ -14,6 +14,7 @@ mod bad_config;
 mod bad_range;
 mod blkio;
 mod calibrate;
+mod cloud_hypervisor;
 mod command_line;
 mod confined;
 mod crashes;
