@@ -339,7 +339,8 @@ fn at(name: &str) -> Result<String> {
 
 /// The path of a disk or drive. Fails on an invalid name, which in a URL could name another path.
 fn named(kind: &str, name: &str) -> Result<String> {
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !(1..=63).contains(&name.len()) || !name.bytes().all(is_valid) {
         let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
         return Err(Problem::new(404, "no-such-name", format!("{name:?} is no name"), remedy).into());
     }

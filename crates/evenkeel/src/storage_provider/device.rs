@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::note;
 use super::varlink::Failure;
 
 /// The device of a disk.
@@ -52,7 +53,7 @@ impl BlockDevice {
         }
         let read_only = read_only.unwrap_or(is_read_only);
         let file = self.open_node(read_only).map_err(|error| {
-            eprintln!("{}: {error}", self.node.display());
+            note(&format!("{}: {error}", self.node.display()));
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Failure::PermissionDenied,
                 _ => Failure::System(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
@@ -63,8 +64,7 @@ impl BlockDevice {
 
     fn open_node(&self, read_only: bool) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        options.read(true).write(!read_only).custom_flags(flags.bits().cast_signed());
+        options.read(true).write(!read_only).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let file = options.open(&self.node)?;
         // An open device keeps its number. One that came in between would have the link of another disk.
         let is_same = file.metadata()?.file_type().is_block_device() && fs::canonicalize(&self.link)? == self.node;

@@ -3,9 +3,12 @@
 //! systemd accepts connections and starts this for each, so that a client can hold up nobody else.
 
 mod device;
+#[cfg(test)]
+mod tests;
 mod varlink;
 mod volumes;
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -48,4 +51,10 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A line for the journal: replies have no place for words.
+fn note(text: &str) {
+    // Without a journal there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

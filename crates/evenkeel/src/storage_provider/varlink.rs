@@ -1,4 +1,7 @@
 //! One Varlink connection: calls and replies as JSON that a NUL ends, and descriptors beside replies.
+//!
+//! The crate zlink (0.8) would do that too. It brings asynchronous readers and macros, where one blocking connection is
+//! served, and has neither a limit of our choice on a call's length nor one on its time.
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;

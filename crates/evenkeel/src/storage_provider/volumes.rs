@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::device::BlockDevice;
+use super::note;
 use super::varlink::{Call, Failure, Parameters, Replies};
 
 /// The name of the interface.
@@ -133,7 +134,11 @@ impl Volumes {
         let disks = self.daemon.disks().map_err(|error| failure(&error))?;
         let volumes = disks.iter().filter(|disk| disk.frontend == UBLK && disk.state != DiskState::Leaving);
         let results: Vec<Value> = volumes.filter(|disk| is_asked_for(disk)).map(volume).collect();
-        if results.is_empty() { Err(Failure::Storage("NoSuchVolume")) } else { Ok(Replies { results, descriptor: None }) }
+        if results.is_empty() {
+            Err(Failure::Storage("NoSuchVolume"))
+        } else {
+            Ok(Replies { results, descriptor: None })
+        }
     }
 
     fn acquire(&self, wanted: &Wanted) -> Result<Replies, Failure> {
@@ -143,7 +148,7 @@ impl Volumes {
         }
         self.wait_until_served(disk)?;
         let device = BlockDevice::find(&wanted.name).map_err(|error| {
-            eprintln!("{}: no device: {error}", wanted.name);
+            note(&format!("{}: no device: {error}", wanted.name));
             Failure::Storage("NoSuchVolume")
         })?;
         let (descriptor, read_only) = device.open(wanted.read_only)?;
@@ -180,7 +185,7 @@ impl Volumes {
                 DiskState::Leaving => return Err(Failure::Storage("NoSuchVolume")),
                 DiskState::Failed => return Err(Failure::System(Errno::IO)),
                 DiskState::Zeroing if start.elapsed() > READY_LIMIT => {
-                    eprintln!("{} is still being zeroed: ask again later", disk.name);
+                    note(&format!("{} is still being zeroed: ask again later", disk.name));
                     return Err(Failure::System(Errno::AGAIN));
                 }
                 DiskState::Zeroing => std::thread::sleep(READY_PERIOD),
@@ -218,7 +223,7 @@ fn failure(error: &anyhow::Error) -> Failure {
     if is(error, Reason::NoSuchDisk) {
         return Failure::Storage("NoSuchVolume");
     }
-    eprintln!("{error:#}");
+    note(&format!("{error:#}"));
     if error.is::<NoDaemon>() {
         return Failure::System(Errno::CONNREFUSED);
     }

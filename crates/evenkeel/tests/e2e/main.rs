@@ -54,6 +54,7 @@ mod several_drives;
 mod shutdown;
 mod sim;
 mod stats;
+mod storage_provider;
 mod top;
 mod traces;
 mod unread;
