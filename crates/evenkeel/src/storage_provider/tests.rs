@@ -133,7 +133,7 @@ fn a_client_can_be_neither_endless_nor_late() {
     client.write_all(b"{").unwrap();
     drop(client);
     assert!(gone.next_call().unwrap_err().to_string().contains("went away"));
-    assert!(gone.reply(Err(Failure::ExpectedMore)).is_err());
+    assert!(gone.reply(Err(Failure::named("a.B"))).is_err());
 }
 
 #[test]
@@ -243,7 +243,9 @@ fn block_devices_are_listed_by_name() {
         )
     };
     let told = answer(&volumes, &call("w*"));
-    let row = |name| format!("{{\"parameters\":{{\"name\":\"{name}\",\"sizeBytes\":8192,\"type\":\"blk\"}}");
+    let row = |name| {
+        format!("{{\"parameters\":{{\"name\":\"{name}\",\"readOnly\":null,\"sizeBytes\":8192,\"type\":\"blk\"}}")
+    };
     assert_eq!(told, format!("{},\"continues\":true}}\0{}}}\0", row("web"), row("wiki")));
     assert_eq!(answer(&volumes, &call("db")), "{\"error\":\"io.systemd.StorageProvider.NoSuchVolume\"}\0");
     assert_eq!(requests.join().unwrap(), ["GET /v1/disks "; 2]);

@@ -19,13 +19,10 @@ use serde_json::{Map, Value, json};
 /// The longest call that is read. A call of the interface has a name and a few words.
 const MAX_CALL_BYTES: usize = 64 << 10;
 
-/// A call of a method.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
-    /// The interface's name, a dot, and the method's.
     pub method: String,
-    /// The arguments by name.
     pub parameters: Option<Map<String, Value>>,
     /// The caller takes several replies.
     #[serde(default)]
@@ -38,104 +35,68 @@ pub struct Call {
     _upgrade: bool,
 }
 
-/// What a call that succeeds is answered with.
-#[derive(Debug, Default)]
+/// The replies to a call that succeeds.
+#[derive(Debug)]
 pub struct Replies {
-    /// The result of each reply.
     pub results: Vec<Value>,
-    /// The descriptor that goes with the first reply.
+    /// Goes with the first reply.
     pub descriptor: Option<OwnedFd>,
 }
 
 impl Replies {
-    /// A single reply.
     pub fn one(result: Value) -> Self {
         Self { results: vec![result], descriptor: None }
     }
 }
 
-/// Why a call fails, as the interfaces name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// An error of `io.systemd.StorageProvider`, by its name.
-    Storage(&'static str),
-    ExpectedMore,
-    InterfaceNotFound(String),
-    InvalidParameter(String),
-    MethodNotFound(String),
-    PermissionDenied,
-    /// An error of the host or the daemon.
-    System(Errno),
+/// The reply to a call that fails.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    error: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Value>,
 }
 
 impl Failure {
-    fn name(&self) -> String {
-        let service = |name: &str| format!("org.varlink.service.{name}");
-        match self {
-            Self::Storage(name) => format!("{}.{name}", super::volumes::INTERFACE),
-            Self::ExpectedMore => service("ExpectedMore"),
-            Self::InterfaceNotFound(_) => service("InterfaceNotFound"),
-            Self::InvalidParameter(_) => service("InvalidParameter"),
-            Self::MethodNotFound(_) => service("MethodNotFound"),
-            Self::PermissionDenied => service("PermissionDenied"),
-            Self::System(_) => "io.systemd.System".to_owned(),
-        }
+    /// An error by its full name.
+    pub const fn named(error: &'static str) -> Self {
+        Self { error, parameters: None }
     }
 
-    fn parameters(&self) -> Option<Value> {
-        Some(match self {
-            Self::InterfaceNotFound(name) => json!({ "interface": name }),
-            Self::InvalidParameter(name) => json!({ "parameter": name }),
-            Self::MethodNotFound(name) => json!({ "method": name }),
-            Self::System(errno) => json!({ "origin": "linux", "errno": errno.raw_os_error() }),
-            Self::Storage(_) | Self::ExpectedMore | Self::PermissionDenied => return None,
-        })
+    pub fn with(error: &'static str, parameters: Value) -> Self {
+        Self { error, parameters: Some(parameters) }
+    }
+
+    pub fn invalid(parameter: &str) -> Self {
+        Self::with("org.varlink.service.InvalidParameter", json!({ "parameter": parameter }))
+    }
+
+    /// An error of the host or the daemon.
+    pub fn system(errno: Errno) -> Self {
+        Self::with("io.systemd.System", json!({ "origin": "linux", "errno": errno.raw_os_error() }))
     }
 }
 
 /// The parameters of a call. Each is taken once; what is left is unknown.
 #[derive(Debug)]
-pub struct Parameters(Map<String, Value>);
+pub struct Parameters(pub Map<String, Value>);
 
 impl Parameters {
-    pub fn new(given: Option<Map<String, Value>>) -> Self {
-        Self(given.unwrap_or_default())
-    }
-
     /// A parameter that may be absent or `null`.
-    ///
-    /// # Errors
-    /// It has another type.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Failure> {
         let value = self.0.remove(name).unwrap_or(Value::Null);
-        serde_json::from_value(value).map_err(|_| Failure::InvalidParameter(name.to_owned()))
+        serde_json::from_value(value).map_err(|_| Failure::invalid(name))
     }
 
     /// A parameter that must be there.
-    ///
-    /// # Errors
-    /// It is absent or has another type.
     pub fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Failure> {
-        self.take(name)?.ok_or_else(|| Failure::InvalidParameter(name.to_owned()))
+        self.take(name)?.ok_or_else(|| Failure::invalid(name))
     }
 
-    /// All parameters were taken.
-    ///
-    /// # Errors
-    /// One is left.
+    /// Fails if a parameter is left.
     pub fn end(self) -> Result<(), Failure> {
-        self.0.into_iter().next().map_or(Ok(()), |(name, _)| Err(Failure::InvalidParameter(name)))
+        self.0.keys().next().map_or(Ok(()), |name| Err(Failure::invalid(name)))
     }
-}
-
-#[derive(Serialize)]
-struct Message<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<&'a Value>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    continues: bool,
 }
 
 /// A client's connection.
@@ -149,8 +110,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// # Errors
-    /// The stream takes no time limit.
     pub fn new(stream: UnixStream, limit: Duration) -> Result<Self> {
         stream.set_write_timeout(Some(limit))?;
         Ok(Self { stream, limit, arrived: Vec::new() })
@@ -175,7 +134,7 @@ impl Connection {
                 Ok(0) if self.arrived.is_empty() => return Ok(None),
                 Ok(0) => bail!("the client went away within a call"),
                 Ok(count) => self.arrived.extend_from_slice(&buffer[..count]),
-                // Told as the end of the limit by the next look at it.
+                // The next look at the limit tells that it is over.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -193,20 +152,20 @@ impl Connection {
     pub fn reply(&self, answer: Result<Replies, Failure>) -> Result<()> {
         let Replies { results, descriptor } = match answer {
             Ok(replies) => replies,
-            Err(failure) => {
-                let (error, parameters) = (Some(failure.name()), failure.parameters());
-                return self.send(&Message { error, parameters: parameters.as_ref(), continues: false }, None);
-            }
+            Err(failure) => return self.send(&failure, None),
         };
-        let mut descriptor = descriptor.as_ref();
-        for (at, result) in results.iter().enumerate() {
-            let continues = at + 1 < results.len();
-            self.send(&Message { error: None, parameters: Some(result), continues }, descriptor.take())?;
+        let (count, mut descriptor) = (results.len(), descriptor.as_ref());
+        for (at, result) in results.into_iter().enumerate() {
+            let message = match at + 1 < count {
+                true => json!({ "parameters": result, "continues": true }),
+                false => json!({ "parameters": result }),
+            };
+            self.send(&message, descriptor.take())?;
         }
         Ok(())
     }
 
-    fn send(&self, message: &Message<'_>, descriptor: Option<&OwnedFd>) -> Result<()> {
+    fn send(&self, message: &impl Serialize, descriptor: Option<&OwnedFd>) -> Result<()> {
         let mut bytes = serde_json::to_vec(message)?;
         bytes.push(0);
         let fds: Vec<_> = descriptor.map(AsFd::as_fd).into_iter().collect();

@@ -1,5 +1,6 @@
 //! The interface `io.systemd.StorageProvider`: Evenkeel's block devices as volumes.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use api::{Disk, DiskSpec, DiskState, NoDaemon, Problem, Reason, Rest};
@@ -12,13 +13,22 @@ use super::device::BlockDevice;
 use super::note;
 use super::varlink::{Call, Failure, Parameters, Replies};
 
-/// The name of the interface.
-pub const INTERFACE: &str = "io.systemd.StorageProvider";
+const INTERFACE: &str = "io.systemd.StorageProvider";
 const SERVICE: &str = "org.varlink.service";
 const DESCRIPTIONS: [(&str, &str); 2] = [
     (INTERFACE, include_str!("io.systemd.StorageProvider.varlink")),
     (SERVICE, include_str!("org.varlink.service.varlink")),
 ];
+
+const NO_SUCH_VOLUME: Failure = Failure::named("io.systemd.StorageProvider.NoSuchVolume");
+const VOLUME_EXISTS: Failure = Failure::named("io.systemd.StorageProvider.VolumeExists");
+const NO_SUCH_TEMPLATE: Failure = Failure::named("io.systemd.StorageProvider.NoSuchTemplate");
+const TYPE_NOT_SUPPORTED: Failure = Failure::named("io.systemd.StorageProvider.TypeNotSupported");
+const WRONG_TYPE: Failure = Failure::named("io.systemd.StorageProvider.WrongType");
+const CREATE_SIZE_REQUIRED: Failure = Failure::named("io.systemd.StorageProvider.CreateSizeRequired");
+const READ_ONLY_VOLUME: Failure = Failure::named("io.systemd.StorageProvider.ReadOnlyVolume");
+const EXPECTED_MORE: Failure = Failure::named("org.varlink.service.ExpectedMore");
+const PERMISSION_DENIED: Failure = Failure::named("org.varlink.service.PermissionDenied");
 
 /// The front end of disks that are block devices.
 const UBLK: &str = "ublk";
@@ -44,8 +54,8 @@ enum VolumeType {
     Dir,
 }
 
-/// What `Acquire` is asked for.
-#[derive(Debug, PartialEq, Eq)]
+/// The parameters of `Acquire` that matter here.
+#[derive(Debug)]
 struct Wanted {
     name: String,
     mode: CreateMode,
@@ -61,21 +71,21 @@ impl Wanted {
         let read_only = given.take("readOnly")?;
         let kind = given.take("requestAs")?.unwrap_or(VolumeType::Blk);
         let size_bytes: Option<u64> = given.take("createSizeBytes")?;
-        // Asks a person on the terminal. Who may connect needs no further permission.
+        // Allows a question to a person. Whoever may connect needs no further permission.
         let _: Option<bool> = given.take("allowInteractiveAuthentication")?;
         given.end()?;
 
         if size_bytes.is_some_and(|size| size == 0 || size % SIZE_STEP_BYTES != 0) {
-            return Err(Failure::InvalidParameter("createSizeBytes".into()));
+            return Err(Failure::invalid("createSizeBytes"));
         }
         if template.is_some_and(|template| !template.is_empty()) {
-            return Err(Failure::Storage("NoSuchTemplate"));
+            return Err(NO_SUCH_TEMPLATE);
         }
         if kind != VolumeType::Blk {
-            return Err(Failure::Storage("TypeNotSupported"));
+            return Err(TYPE_NOT_SUPPORTED);
         }
         let mode = match (read_only, mode) {
-            (Some(true), CreateMode::New) => return Err(Failure::InvalidParameter("readOnly".into())),
+            (Some(true), CreateMode::New) => return Err(Failure::invalid("readOnly")),
             // A new disk is worth nothing to a client that can't write.
             (Some(true), _) => CreateMode::Open,
             (_, mode) => mode,
@@ -100,75 +110,79 @@ impl Volumes {
     /// # Errors
     /// As the interface says.
     pub fn answer(&self, call: Call) -> Result<Replies, Failure> {
-        let mut given = Parameters::new(call.parameters);
-        let unknown = || Failure::MethodNotFound(call.method.clone());
+        let mut given = Parameters(call.parameters.unwrap_or_default());
+        let unknown = || Failure::with("org.varlink.service.MethodNotFound", json!({ "method": call.method }));
         match call.method.rsplit_once('.').ok_or_else(unknown)? {
             (SERVICE, "GetInfo") => given.end().map(|()| Replies::one(info())),
             (SERVICE, "GetInterfaceDescription") => {
                 let name: String = given.need("interface")?;
                 given.end()?;
+                let missing = || Failure::with("org.varlink.service.InterfaceNotFound", json!({ "interface": name }));
                 let found = DESCRIPTIONS.iter().find(|(interface, _)| *interface == name);
-                let (_, description) = found.ok_or(Failure::InterfaceNotFound(name))?;
+                let (_, description) = found.ok_or_else(missing)?;
                 Ok(Replies::one(json!({ "description": description })))
             }
             (INTERFACE, "Acquire") => self.acquire(&Wanted::read(given)?),
             (INTERFACE, method @ ("ListVolumes" | "ListTemplates")) => {
                 let pattern: Option<String> = given.take("matchName")?;
                 given.end()?;
-                if !call.more {
-                    return Err(Failure::ExpectedMore);
+                match method {
+                    _ if !call.more => Err(EXPECTED_MORE),
+                    "ListVolumes" => self.list(pattern.as_deref()),
+                    _ => Err(NO_SUCH_TEMPLATE),
                 }
-                if method == "ListTemplates" {
-                    return Err(Failure::Storage("NoSuchTemplate"));
-                }
-                self.list(pattern.as_deref())
             }
             _ => Err(unknown()),
         }
     }
 
     fn list(&self, pattern: Option<&str>) -> Result<Replies, Failure> {
-        let pattern = pattern.map(Pattern::new).transpose();
-        let pattern = pattern.map_err(|_| Failure::InvalidParameter("matchName".into()))?;
-        let is_asked_for = |disk: &Disk| pattern.as_ref().is_none_or(|pattern| pattern.matches(&disk.name));
+        let pattern = Pattern::new(pattern.unwrap_or("*")).map_err(|_| Failure::invalid("matchName"))?;
         let disks = self.daemon.disks().map_err(|error| failure(&error))?;
         let volumes = disks.iter().filter(|disk| disk.frontend == UBLK && disk.state != DiskState::Leaving);
-        let results: Vec<Value> = volumes.filter(|disk| is_asked_for(disk)).map(volume).collect();
-        if results.is_empty() {
-            Err(Failure::Storage("NoSuchVolume"))
-        } else {
-            Ok(Replies { results, descriptor: None })
-        }
+        let results: Vec<Value> = volumes.filter(|disk| pattern.matches(&disk.name)).map(volume).collect();
+        if results.is_empty() { Err(NO_SUCH_VOLUME) } else { Ok(Replies { results, descriptor: None }) }
     }
 
     fn acquire(&self, wanted: &Wanted) -> Result<Replies, Failure> {
         let disk = self.find_or_create(wanted)?;
         if disk.frontend != UBLK {
-            return Err(Failure::Storage("WrongType"));
+            return Err(WRONG_TYPE);
         }
         self.wait_until_served(disk)?;
         let device = BlockDevice::find(&wanted.name).map_err(|error| {
-            note(&format!("{}: no device: {error}", wanted.name));
-            Failure::Storage("NoSuchVolume")
+            note(&format!("{} has no device: {error}", wanted.name));
+            NO_SUCH_VOLUME
         })?;
-        let (descriptor, read_only) = device.open(wanted.read_only)?;
+        let is_read_only = device.is_read_only().unwrap_or(false);
+        let read_only = match wanted.read_only {
+            Some(false) if is_read_only => return Err(READ_ONLY_VOLUME),
+            asked => asked.unwrap_or(is_read_only),
+        };
+        let file = device.open(read_only).map_err(|error| {
+            note(&format!("{}: {error}", device.node.display()));
+            match error.kind() {
+                ErrorKind::PermissionDenied => PERMISSION_DENIED,
+                _ => Failure::system(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            }
+        })?;
         let result = json!({ "fileDescriptorIndex": 0, "type": "blk", "readOnly": read_only });
-        Ok(Replies { results: vec![result], descriptor: Some(descriptor) })
+        Ok(Replies { results: vec![result], descriptor: Some(file.into()) })
     }
 
     fn find_or_create(&self, wanted: &Wanted) -> Result<Disk, Failure> {
         let Wanted { name, mode, size_bytes, .. } = wanted;
         match self.daemon.disk(name) {
-            Ok(_) if *mode == CreateMode::New => return Err(Failure::Storage("VolumeExists")),
+            Ok(_) if *mode == CreateMode::New => return Err(VOLUME_EXISTS),
             Ok(disk) => return Ok(disk),
             Err(error) if *mode == CreateMode::Open || !is(&error, Reason::NoSuchDisk) => return Err(failure(&error)),
             Err(_) => {}
         }
-        let size = size_bytes.ok_or(Failure::Storage("CreateSizeRequired"))?.to_string();
+        let size = size_bytes.ok_or(CREATE_SIZE_REQUIRED)?.to_string();
         let spec = DiskSpec { name: name.clone(), size, frontend: Some(UBLK.into()), ..DiskSpec::default() };
         // Another client may have made one since.
         match self.daemon.create_or_find(&spec) {
-            Ok((_, false)) if *mode == CreateMode::New => Err(Failure::Storage("VolumeExists")),
+            Ok((_, false)) if *mode == CreateMode::New => Err(VOLUME_EXISTS),
             Ok((disk, _)) => Ok(disk),
             Err(error) if *mode == CreateMode::Any && is(&error, Reason::NameTaken) => {
                 self.daemon.disk(name).map_err(|error| failure(&error))
@@ -182,11 +196,11 @@ impl Volumes {
         loop {
             match disk.state {
                 DiskState::Served => return Ok(()),
-                DiskState::Leaving => return Err(Failure::Storage("NoSuchVolume")),
-                DiskState::Failed => return Err(Failure::System(Errno::IO)),
+                DiskState::Leaving => return Err(NO_SUCH_VOLUME),
+                DiskState::Failed => return Err(Failure::system(Errno::IO)),
                 DiskState::Zeroing if start.elapsed() > READY_LIMIT => {
                     note(&format!("{} is still being zeroed: ask again later", disk.name));
-                    return Err(Failure::System(Errno::AGAIN));
+                    return Err(Failure::system(Errno::AGAIN));
                 }
                 DiskState::Zeroing => std::thread::sleep(READY_PERIOD),
             }
@@ -207,11 +221,7 @@ fn info() -> Value {
 
 fn volume(disk: &Disk) -> Value {
     let read_only = BlockDevice::find(&disk.name).ok().and_then(|device| device.is_read_only());
-    let mut volume = json!({ "name": disk.name, "type": "blk", "sizeBytes": disk.size_bytes });
-    if let (Some(read_only), Some(volume)) = (read_only, volume.as_object_mut()) {
-        volume.insert("readOnly".into(), read_only.into());
-    }
-    volume
+    json!({ "name": disk.name, "type": "blk", "readOnly": read_only, "sizeBytes": disk.size_bytes })
 }
 
 fn is(error: &anyhow::Error, reason: Reason) -> bool {
@@ -221,20 +231,16 @@ fn is(error: &anyhow::Error, reason: Reason) -> bool {
 /// The interface's error for a refusal of the daemon, whose words go to the log.
 fn failure(error: &anyhow::Error) -> Failure {
     if is(error, Reason::NoSuchDisk) {
-        return Failure::Storage("NoSuchVolume");
+        return NO_SUCH_VOLUME;
     }
     note(&format!("{error:#}"));
-    if error.is::<NoDaemon>() {
-        return Failure::System(Errno::CONNREFUSED);
-    }
-    let Some(problem) = error.downcast_ref::<Problem>() else { return Failure::System(Errno::IO) };
-    let is = |reason: Reason| problem.code == reason.code();
-    match problem.status {
-        403 => Failure::PermissionDenied,
-        _ if problem.code == "no-such-name" => Failure::InvalidParameter("name".into()),
-        _ if is(Reason::NameTaken) || is(Reason::Leaving) => Failure::Storage("VolumeExists"),
-        _ if is(Reason::NoRoom) => Failure::System(Errno::NOSPC),
-        _ if is(Reason::Invalid) => Failure::System(Errno::INVAL),
-        _ => Failure::System(Errno::IO),
+    match error.downcast_ref::<Problem>() {
+        None if error.is::<NoDaemon>() => Failure::system(Errno::CONNREFUSED),
+        Some(problem) if problem.status == 403 => PERMISSION_DENIED,
+        Some(problem) if problem.code == "no-such-name" => Failure::invalid("name"),
+        _ if is(error, Reason::NameTaken) || is(error, Reason::Leaving) => VOLUME_EXISTS,
+        _ if is(error, Reason::NoRoom) => Failure::system(Errno::NOSPC),
+        _ if is(error, Reason::Invalid) => Failure::system(Errno::INVAL),
+        _ => Failure::system(Errno::IO),
     }
 }
