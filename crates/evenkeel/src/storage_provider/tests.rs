@@ -201,7 +201,7 @@ fn errors_are_those_of_systemd() {
         (acquire("{\"name\":\"a\",\"readOnly\":\"x\"}"), invalid("readOnly")),
         (acquire("{\"name\":\"a\",\"readOnly\":true,\"createMode\":\"new\"}"), invalid("readOnly")),
         (acquire("{\"name\":\"a\",\"foo\":true}"), invalid("foo")),
-        (acquire("{\"name\":\"a\",\"requestAs\":\"reg\"}"), storage("TypeNotSupported")),
+        (acquire("{\"name\":\"a\",\"requestAs\":\"file\"}"), invalid("requestAs")),
         (acquire("{\"name\":\"a\",\"template\":\"t\"}"), storage("NoSuchTemplate")),
         (
             acquire("{\"name\":\"a\",\"template\":\"\",\"allowInteractiveAuthentication\":true}"),
@@ -243,9 +243,7 @@ fn block_devices_are_listed_by_name() {
         )
     };
     let told = answer(&volumes, &call("w*"));
-    let row = |name| {
-        format!("{{\"parameters\":{{\"name\":\"{name}\",\"readOnly\":null,\"sizeBytes\":8192,\"type\":\"blk\"}}")
-    };
+    let row = |name| format!("{{\"parameters\":{{\"name\":\"{name}\",\"sizeBytes\":8192,\"type\":\"blk\"}}");
     assert_eq!(told, format!("{},\"continues\":true}}\0{}}}\0", row("web"), row("wiki")));
     assert_eq!(answer(&volumes, &call("db")), "{\"error\":\"io.systemd.StorageProvider.NoSuchVolume\"}\0");
     assert_eq!(requests.join().unwrap(), ["GET /v1/disks "; 2]);
@@ -263,6 +261,9 @@ fn disks_are_created_where_the_mode_says_so() {
         ("\"createMode\":\"new\"", vec![served("ublk")], "VolumeExists"),
         ("\"createMode\":\"any\"", vec![missing()], "CreateSizeRequired"),
         ("\"createMode\":\"open\"", vec![served("vfio-user")], "WrongType"),
+        ("\"requestAs\":\"reg\"", vec![served("ublk")], "WrongType"),
+        ("\"requestAs\":\"reg\"", vec![missing()], "CreateSizeRequired"),
+        (&format!("\"requestAs\":\"dir\",{size}"), vec![missing()], "TypeNotSupported"),
         (
             &format!("\"createMode\":\"new\",{size}"),
             vec![missing(), (201, disk("a", "ublk", "served"))],

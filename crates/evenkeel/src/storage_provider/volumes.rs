@@ -59,6 +59,7 @@ enum VolumeType {
 struct Wanted {
     name: String,
     mode: CreateMode,
+    kind: VolumeType,
     read_only: Option<bool>,
     size_bytes: Option<u64>,
 }
@@ -81,16 +82,13 @@ impl Wanted {
         if template.is_some_and(|template| !template.is_empty()) {
             return Err(NO_SUCH_TEMPLATE);
         }
-        if kind != VolumeType::Blk {
-            return Err(TYPE_NOT_SUPPORTED);
-        }
         let mode = match (read_only, mode) {
             (Some(true), CreateMode::New) => return Err(Failure::invalid("readOnly")),
             // A new disk is worth nothing to a client that can't write.
             (Some(true), _) => CreateMode::Open,
             (_, mode) => mode,
         };
-        Ok(Self { name, mode, read_only, size_bytes })
+        Ok(Self { name, mode, kind, read_only, size_bytes })
     }
 }
 
@@ -146,7 +144,7 @@ impl Volumes {
 
     fn acquire(&self, wanted: &Wanted) -> Result<Replies, Failure> {
         let disk = self.find_or_create(wanted)?;
-        if disk.frontend != UBLK {
+        if disk.frontend != UBLK || wanted.kind != VolumeType::Blk {
             return Err(WRONG_TYPE);
         }
         self.wait_until_served(disk)?;
@@ -179,6 +177,10 @@ impl Volumes {
             Err(_) => {}
         }
         let size = size_bytes.ok_or(CREATE_SIZE_REQUIRED)?.to_string();
+        // `mount` asks for a file first, and for a block device after this error.
+        if wanted.kind != VolumeType::Blk {
+            return Err(TYPE_NOT_SUPPORTED);
+        }
         let spec = DiskSpec { name: name.clone(), size, frontend: Some(UBLK.into()), ..DiskSpec::default() };
         // Another client may have made one since.
         match self.daemon.create_or_find(&spec) {
@@ -220,8 +222,12 @@ fn info() -> Value {
 }
 
 fn volume(disk: &Disk) -> Value {
-    let read_only = BlockDevice::find(&disk.name).ok().and_then(|device| device.is_read_only());
-    json!({ "name": disk.name, "type": "blk", "readOnly": read_only, "sizeBytes": disk.size_bytes })
+    let mut volume = json!({ "name": disk.name, "type": "blk", "sizeBytes": disk.size_bytes });
+    // storagectl refuses `null`.
+    if let Some(read_only) = BlockDevice::find(&disk.name).ok().and_then(|device| device.is_read_only()) {
+        volume["readOnly"] = read_only.into();
+    }
+    volume
 }
 
 fn is(error: &anyhow::Error, reason: Reason) -> bool {

@@ -90,7 +90,8 @@ fn fail(guest: &mut Guest) -> Result<()> {
         ("\"name\":\"none\",\"createMode\":\"open\"", "NoSuchVolume"),
         ("\"name\":\"none\"", "CreateSizeRequired"),
         ("\"name\":\"db\"", "WrongType"),
-        ("\"name\":\"web\",\"requestAs\":\"dir\"", "TypeNotSupported"),
+        ("\"name\":\"web\",\"requestAs\":\"dir\"", "WrongType"),
+        ("\"name\":\"none\",\"createSizeBytes\":8192,\"requestAs\":\"dir\"", "TypeNotSupported"),
         ("\"name\":\"web\",\"template\":\"sparse-file\"", "NoSuchTemplate"),
     ] {
         fails(guest, parameters, &format!("{INTERFACE}.{error}"))?;
