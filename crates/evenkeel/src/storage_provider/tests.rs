@@ -237,14 +237,10 @@ fn block_devices_are_listed_by_name() {
         disk("old", "ublk", "served"),
     ]);
     let (_dir, volumes, requests) = daemon(vec![(200, disks.clone()), (200, disks)]);
-    let call = |pattern| {
-        format!(
-            "{{\"method\":\"io.systemd.StorageProvider.ListVolumes\",\"more\":true,\"parameters\":{{\"matchName\":\"{pattern}\"}}}}"
-        )
-    };
-    let told = answer(&volumes, &call("w*"));
-    let row = |name| format!("{{\"parameters\":{{\"name\":\"{name}\",\"sizeBytes\":8192,\"type\":\"blk\"}}");
-    assert_eq!(told, format!("{},\"continues\":true}}\0{}}}\0", row("web"), row("wiki")));
+    let list = "\"method\":\"io.systemd.StorageProvider.ListVolumes\",\"more\":true";
+    let call = |pattern| format!("{{{list},\"parameters\":{{\"matchName\":\"{pattern}\"}}}}");
+    let row = |name| format!("\"parameters\":{{\"name\":\"{name}\",\"sizeBytes\":8192,\"type\":\"blk\"}}}}\0");
+    assert_eq!(answer(&volumes, &call("w*")), format!("{{\"continues\":true,{}{{{}", row("web"), row("wiki")));
     assert_eq!(answer(&volumes, &call("db")), "{\"error\":\"io.systemd.StorageProvider.NoSuchVolume\"}\0");
     assert_eq!(requests.join().unwrap(), ["GET /v1/disks "; 2]);
 }

@@ -72,7 +72,7 @@ impl Wanted {
         let read_only = given.take("readOnly")?;
         let kind = given.take("requestAs")?.unwrap_or(VolumeType::Blk);
         let size_bytes: Option<u64> = given.take("createSizeBytes")?;
-        // Allows a question to a person. Whoever may connect needs no further permission.
+        // Allows a question to a person. A client that may connect needs no further permission.
         let _: Option<bool> = given.take("allowInteractiveAuthentication")?;
         given.end()?;
 

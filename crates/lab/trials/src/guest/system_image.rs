@@ -55,7 +55,7 @@ impl System {
         let more: &[&str] = match self {
             Self::Plain => &[],
             Self::Containers => &["udev", "podman", "crun", "systemd-container", "busybox-static"],
-            Self::Volumes => &["udev", "systemd-container"],
+            Self::Volumes => &["udev", "mount", "systemd-container"],
         };
         [&PACKAGES[..], more].concat()
     }
