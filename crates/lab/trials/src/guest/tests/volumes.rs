@@ -41,9 +41,9 @@ fn start(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// A call of `Acquire` with these parameters.
+/// The arguments of a call of `Acquire` with these parameters. The default of 45 s is little for an emulated guest.
 fn acquire(parameters: &str) -> String {
-    format!("call {PROVIDER} {INTERFACE}.Acquire '{{{parameters}}}'")
+    format!("--timeout=300 call {PROVIDER} {INTERFACE}.Acquire '{{{parameters}}}'")
 }
 
 /// Through the descriptor goes what the disk's device then has.
