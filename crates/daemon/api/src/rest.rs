@@ -102,7 +102,16 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn create(&self, disk: &DiskSpec) -> Result<Disk> {
-        self.ask(Method::POST, "/v1/disks", Some(disk))
+        self.create_or_find(disk).map(|(disk, _)| disk)
+    }
+
+    /// As [`Rest::create`], with whether the disk is new.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn create_or_find(&self, disk: &DiskSpec) -> Result<(Disk, bool)> {
+        let (status, disk) = self.ask_for_status(&[], ANSWER_LIMIT, Method::POST, "/v1/disks", Some(disk))?;
+        Ok((disk, status == StatusCode::CREATED))
     }
 
     /// Changes a disk's promise, limits, size or front end.
@@ -277,6 +286,17 @@ impl Rest {
         at: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
+        self.ask_for_status(fds, limit, method, at, body).map(|(_, answer)| answer)
+    }
+
+    fn ask_for_status<T: DeserializeOwned>(
+        &self,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+        method: Method,
+        at: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<(StatusCode, T)> {
         let stream = self.connect(fds)?;
         let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
         let request = match body {
@@ -287,7 +307,8 @@ impl Rest {
         }?;
         let (status, answer) = self.wait(send(stream, request), limit)?;
         if status.is_success() {
-            return serde_json::from_slice(&answer).context("the daemon's answer is not understood");
+            let answer = serde_json::from_slice(&answer).context("the daemon's answer is not understood")?;
+            return Ok((status, answer));
         }
         Err(refused(status, &answer))
     }
@@ -318,7 +339,8 @@ fn at(name: &str) -> Result<String> {
 
 /// The path of a disk or drive. Fails on an invalid name, which in a URL could name another path.
 fn named(kind: &str, name: &str) -> Result<String> {
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !(1..=63).contains(&name.len()) || !name.bytes().all(is_valid) {
         let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
         return Err(Problem::new(404, "no-such-name", format!("{name:?} is no name"), remedy).into());
     }

@@ -56,6 +56,7 @@ mod several_drives;
 mod shutdown;
 mod sim;
 mod stats;
+mod storage_provider;
 mod top;
 mod traces;
 mod unread;
