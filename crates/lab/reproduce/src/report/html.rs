@@ -78,9 +78,9 @@ impl Report {
         for evidence in Evidence::ALL {
             table += &format!("<th class=\"n\">{}</th>", escape(evidence.name()));
         }
-        for (paper, counts) in counts(&self.figures) {
+        for (name, counts) in counts(&self.figures) {
             let cells = Evidence::ALL.into_iter().zip(counts).map(tally).collect::<String>();
-            table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(paper.name()));
+            table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(name));
         }
         for figure in &self.figures {
             table += &format!(

@@ -66,9 +66,9 @@ const COUNTING: &str = "\
 fn summary(report: &Report) -> String {
     let mut shown = Table::new("", &["paper"]);
     shown.head.extend(Evidence::ALL.map(|evidence| evidence.name().to_owned()));
-    for (paper, counts) in super::counts(&report.figures) {
+    for (name, counts) in super::counts(&report.figures) {
         let cells = Evidence::ALL.into_iter().zip(counts).map(|(evidence, count)| evidence.count(count));
-        shown.rows.push(std::iter::once(paper.name().to_owned()).chain(cells).collect());
+        shown.rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
     }
     grid(&shown)
 }
