@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Mutex;
 
-use reproduce::report::{Evidence, Figure, Kind, Report, Verdict, X};
+use reproduce::report::{Evidence, Figure, Kind, Report, Row, Verdict, X};
 use reproduce::{Options, Paper, Progress, run};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/REPRODUCTION.md"));
@@ -40,6 +40,9 @@ fn progress_ends_full(paper: Paper, told: &[Progress]) {
     assert_eq!(experiments.len(), last.experiments.1, "{paper:?}: every experiment was told");
 }
 
+/// The drive arbitrates here, or nothing is sent at all.
+const WITHOUT_POLICY: [&str; 4] = ["qos-fig7", "qos-fig8", "qos-fig8-depth", "cloud-erase"];
+
 /// Every figure says what it shows, draws only what it has, and names no two rows alike.
 fn figures_stand_alone(paper: Paper, report: &Report) {
     let mut anchors = HashSet::new();
@@ -51,7 +54,7 @@ fn figures_stand_alone(paper: Paper, report: &Report) {
             assert_eq!((row.paper, row.figure.as_str()), (paper, figure.id), "{name}: a row of another figure");
             assert!(row.ours.is_finite(), "{name}: {row:?}");
         }
-        assert!(figure.is_good() || figure.deviation.is_some(), "{name} misses something and does not say why");
+        assert!(figure.is_good() || !figure.reasons.is_empty(), "{name} misses something and does not say why");
         for plot in &figure.plots {
             // A box is drawn from the percentiles of its metric.
             let percentile = format!("{} p", plot.metric);
@@ -61,6 +64,13 @@ fn figures_stand_alone(paper: Paper, report: &Report) {
             };
             let has_rows = figure.rows.iter().any(|row| is_its(&row.metric));
             assert!(has_rows, "{name}: nothing to draw for {}", plot.metric);
+        }
+        // The default policy is a series wherever a policy is at play.
+        let is_its = |row: &Row| row.series.starts_with("evenkeel") || row.x.to_string() == "evenkeel";
+        assert_eq!(figure.rows.iter().any(is_its), !WITHOUT_POLICY.contains(&name.as_str()), "{name}");
+        for beside in &figure.beside {
+            let has = |series: &str| figure.rows.iter().any(|row| row.series == series && row.metric == beside.metric);
+            assert!(has(&beside.theirs) && has(&beside.ours), "{name}: {beside:?}");
         }
         for table in &figure.tables {
             assert!(!table.rows.is_empty(), "{name}: {} is empty", table.title);
@@ -132,12 +142,21 @@ fn lines(text: &str, paper: Paper) -> Vec<Vec<String>> {
     cells.collect()
 }
 
+/// How much holds, of how much: `3 of 4`, `4` where nothing is judged, `–` for nothing.
+fn count(text: &str) -> (usize, usize) {
+    let number = |text: &str| text.parse::<usize>().unwrap_or_else(|_| panic!("no count: {text:?}"));
+    match text.split_once(" of ") {
+        Some((good, all)) => (number(good), number(all)),
+        None if text == "–" => (0, 0),
+        None => (0, number(text)),
+    }
+}
+
 /// The kind of a line of what was asked, how much of it holds, and how much there is.
 fn counted(cells: &[String], report: &Report) -> (Option<Evidence>, usize, usize) {
-    let number = |text: &str| text.parse::<usize>().unwrap_or_else(|_| panic!("no count: {cells:?}"));
     if let Some(name) = cells[1].strip_prefix("numbers: ") {
-        let (good, all) = cells[2].split_once(" of ").unwrap_or(("0", &cells[2]));
-        return (Evidence::ALL.into_iter().find(|evidence| evidence.name() == name), number(good), number(all));
+        let (good, all) = count(&cells[2]);
+        return (Evidence::ALL.into_iter().find(|evidence| evidence.name() == name), good, all);
     }
     let is_it = |figure: &&Figure| figure.id == cells[0];
     let mut demands = report.figures.iter().filter(is_it).flat_map(|figure| &figure.criteria);
@@ -153,6 +172,21 @@ fn counted(cells: &[String], report: &Report) -> (Option<Evidence>, usize, usize
             let own = fixed.filter(|kind| *kind != Evidence::Shown).unwrap_or(Evidence::Own);
             (Some(own), usize::from(verdict == "met"), 1)
         }
+    }
+}
+
+/// The document's summary ends with what its lines add up to.
+#[test]
+fn the_document_adds_up() {
+    let rows = DOCUMENT.lines().skip_while(|line| !line.starts_with("| paper |")).skip(2);
+    let rows: Vec<Vec<&str>> =
+        rows.take_while(|line| line.starts_with('|')).map(|line| line.trim_matches('|').split('|').collect()).collect();
+    let (all, papers) = rows.split_last().expect("the document has a summary");
+    assert_eq!(papers.len(), Paper::ALL.len());
+    for (at, evidence) in Evidence::ALL.into_iter().enumerate() {
+        let counts = papers.iter().map(|cells| count(cells[at + 1].trim()));
+        let sum = counts.fold((0, 0), |sum, (good, all)| (sum.0 + good, sum.1 + all));
+        assert_eq!(all[at + 1].trim(), evidence.count(sum), "{}", evidence.name());
     }
 }
 

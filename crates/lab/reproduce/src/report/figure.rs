@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::beside::Beside;
 use super::evidence::Evidence;
 use super::plot::Plot;
 use super::row::{Row, X};
@@ -74,8 +75,10 @@ pub struct Figure {
     pub tables: Vec<Table>,
     /// How to draw the numbers.
     pub plots: Vec<Plot>,
-    /// Where we deviate: why, and which assumption would have to change.
-    pub deviation: Option<String>,
+    /// The default policy beside the paper's way.
+    pub beside: Vec<Beside>,
+    /// Where we deviate: the reasons, and which assumptions would have to change.
+    pub reasons: Vec<String>,
 }
 
 impl Figure {
@@ -92,7 +95,8 @@ impl Figure {
             criteria: Vec::new(),
             tables: Vec::new(),
             plots: Vec::new(),
-            deviation: None,
+            beside: Vec::new(),
+            reasons: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
-use super::{Evidence, Report, counts};
+use super::{Evidence, Report, beside, counts};
 use crate::paper::{Mark, Paper};
 
 const STYLE: &str = include_str!("page.css");
@@ -125,10 +125,10 @@ fn section(figure: &Figure) -> String {
         html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
     }
     html += &criteria(&figure.criteria);
-    figure.tables.iter().for_each(|shown| html += &table(shown));
+    figure.tables.iter().chain(&beside::table(&[figure])).for_each(|shown| html += &table(shown));
     figure.plots.iter().filter_map(|plot| plot.draw(&figure.rows)).for_each(|drawing| html += &drawing.html());
-    if let Some(deviation) = &figure.deviation {
-        html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(deviation));
+    if !figure.reasons.is_empty() {
+        html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(&figure.reasons.join(" ")));
     }
     if !figure.assumptions.is_empty() {
         html += "<details open=\"open\"><summary>Assumptions</summary>\n<ul>\n";
@@ -227,9 +227,9 @@ fn mark(row: &Row) -> &'static str {
 
 fn not_covered(one: &Uncovered) -> String {
     let items: String = one.printed.iter().map(|text| format!("<li>{}</li>\n", escape(text))).collect();
+    let printed = if items.is_empty() { items } else { format!("<p>The paper prints:</p>\n<ul>\n{items}</ul>\n") };
     format!(
-        "<section>\n<h3>{}</h3>\n<p>Not covered by the present code: {}. The paper prints:</p>\n<ul>\n{items}</ul>\n\
-         </section>\n",
+        "<section>\n<h3>{}</h3>\n<p>Not covered by the present code: {}.</p>\n{printed}</section>\n",
         escape(&one.figure),
         escape(&one.why)
     )

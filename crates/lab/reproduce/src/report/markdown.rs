@@ -1,7 +1,7 @@
 //! The report's short form, to be read beside the code.
 
 use super::figure::{Figure, Table, Uncovered};
-use super::{Evidence, Report, number};
+use super::{Evidence, Report, beside, number};
 use crate::paper::{Mark, Paper};
 
 impl Report {
@@ -37,15 +37,17 @@ impl Report {
                 text += "\n| figure | asked | seen | |\n| --- | --- | --- | --- |\n";
             }
             figures.iter().for_each(|figure| text += &rows(figure));
-            for (at, figure) in figures.iter().enumerate() {
+            beside::table(&figures).iter().for_each(|shown| text += &table(shown));
+            let mut told: Vec<&String> = Vec::new();
+            for figure in &figures {
                 figure.tables.iter().for_each(|shown| text += &table(shown));
-                let is_alike = |other: &&&Figure| other.deviation == figure.deviation;
-                let Some(why) = figure.deviation.as_ref().filter(|_| !figures[..at].iter().any(|it| is_alike(&it)))
-                else {
-                    continue;
-                };
-                let ids: Vec<&str> = figures.iter().filter(is_alike).map(|figure| figure.id).collect();
-                text += &format!("\n**{}**: {}\n", ids.join(", "), one_line(why));
+                for why in &figure.reasons {
+                    if !told.contains(&why) {
+                        let ids = figures.iter().filter(|other| other.reasons.contains(why)).map(|other| other.id);
+                        text += &format!("\n**{}**: {}\n", ids.collect::<Vec<_>>().join(", "), one_line(why));
+                        told.push(why);
+                    }
+                }
             }
             for one in uncovered {
                 text += &format!("\n**{}**: not covered: {}.\n", one.figure, one_line(&one.why));

@@ -3,6 +3,7 @@
 //! A [`Report`] is data. Its forms ([`Report::html`], [`Report::markdown`], [`Report::json`], [`Report::csv`]) hold no
 //! time stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
+mod beside;
 mod csv;
 mod evidence;
 mod figure;
@@ -16,6 +17,7 @@ mod row;
 mod tests;
 mod write;
 
+pub use beside::Beside;
 pub use evidence::Evidence;
 pub use figure::{Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
