@@ -234,7 +234,15 @@ fn fairnvme() {
 
 #[test]
 fn qos() {
-    is_as_before(Paper::Qos, &quick(Paper::Qos, 1));
+    let report = quick(Paper::Qos, 1);
+    is_as_before(Paper::Qos, &report);
+    let at = |id: &str, series: &str, x: &str, metric: &str| {
+        figure(&report, id).ours(series, &X::from(x), metric).expect("it was measured")
+    };
+    let ratio = |policy| at("fig8-policies", policy, "3: high 4K, low 8K", "bandwidth ratio A : B");
+    assert!(ratio("evenkeel") > 3.0 && ratio("passthrough") < 1.0, "weights do what classes do");
+    let p99 = |policy| at("rogue-idle", policy, "four times its share", "the others' p99 (µs)");
+    assert!(p99("evenkeel") < 0.6 * p99("drr"), "a promise holds where a share does not");
 }
 
 #[test]
@@ -250,6 +258,9 @@ fn vbmq() {
     let at = |id: &str, series: &str, jobs: u32| {
         figure(&report, id).ours(series, &X::from(jobs), "4K random read (IOPS)").expect("it was measured")
     };
+    for limit in ["evenkeel, one poller", "VBDP"] {
+        assert!(at("fig10", limit, 20) < 0.3 * at("fig10", "VBMq", 20), "{limit}: one core is not twenty");
+    }
     for jobs in [1, 4, 8, 12, 16, 20] {
         let [baseline, vbdp, vbmq, bare] =
             ["Baseline", "VBDP", "VBMq", "bare metal"].map(|series| at("fig10", series, jobs));
@@ -265,6 +276,8 @@ fn vbmq() {
 fn cloud() {
     let two = quick(Paper::Cloud, 1);
     is_as_before(Paper::Cloud, &two);
+    let p95 = |way: &str| figure(&two, "fig6-8").ours(way, &X::from(512u32), "p95 latency (µs)").expect("it was measured");
+    assert!(p95("passthrough") < p95("evenkeel") && p95("evenkeel") < 0.5 * p95("SPDK vhost"));
     for threads in [1, 3] {
         let (other, _) = simulate(Paper::Cloud, 1, threads);
         assert_eq!(other.json(), two.json(), "the same on {threads} threads as on 2");

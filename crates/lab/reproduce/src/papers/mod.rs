@@ -12,7 +12,7 @@ use crate::paper::Paper::{self, Cloud, FairNvme, Lpns, Policy, Qos, Vbmq};
 use crate::runner::Measure;
 
 /// Every experiment in the report's order: what it is about in a line, and what runs it and draws the figures.
-pub const EXPERIMENTS: [(Paper, &str, Measure); 32] = [
+pub const EXPERIMENTS: [(Paper, &str, Measure); 33] = [
     (Lpns, "What a neighbour costs without a policy", lpns::alone::measure),
     (Lpns, "One neighbour, P5800X", lpns::beside::one_p5800x),
     (Lpns, "One neighbour, PM1735", lpns::beside::one_pm1735),
@@ -34,6 +34,7 @@ pub const EXPERIMENTS: [(Paper, &str, Measure); 32] = [
     (Qos, "Arbitration and the depth of queues", qos::arbitrated::fig8_depth),
     (Qos, "A rogue on a drive that is booked out", qos::rogue::booked_out),
     (Qos, "A rogue on a drive with room to spare", qos::rogue::idle),
+    (Qos, "Random mixes of tenants: planned and simulated", qos::mixes::measure),
     (Vbmq, "Submission queues of one VM", vbmq::queues::fig7),
     (Vbmq, "Events or polling", vbmq::queues::modes),
     (Vbmq, "Four systems, null block device", vbmq::jobs::null),

@@ -21,14 +21,16 @@ pub struct Beside {
     pub why: String,
 }
 
+const EVENKEEL: &str = "evenkeel";
+
 fn default_policy() -> String {
-    "evenkeel".to_owned()
+    EVENKEEL.to_owned()
 }
 
 /// Both series over all cases that they share, and ours over theirs; a line for each comparison.
 pub fn table(figures: &[&Figure]) -> Option<Table> {
-    let mut shown =
-        Table::new("Evenkeel beside the paper's way, over all cases", &["figure", "number", "there", "ours", "times", ""]);
+    let head = ["figure", "number", "the paper's way", "ours", "times", ""];
+    let mut shown = Table::new("Evenkeel beside the paper's way, lowest to highest of all cases", &head);
     for figure in figures {
         for beside in &figure.beside {
             let ours = figure.rows.iter().filter(|row| row.series == beside.ours && row.metric == beside.metric);
@@ -37,10 +39,13 @@ pub fn table(figures: &[&Figure]) -> Option<Table> {
                 .collect();
             let of = |value: &dyn Fn(&(f64, f64)) -> f64| ends(&pairs.iter().map(value).collect::<Vec<_>>());
             let is_ratio = pairs.iter().all(|(theirs, ours)| theirs.min(*ours) > 0.0);
-            let number = format!("{}: {} over {}", beside.metric, beside.ours, beside.theirs);
+            let [theirs, mut ours] = [0, 1].map(|at| of(&|pair| [pair.0, pair.1][at]));
+            if beside.ours != EVENKEEL {
+                ours = format!("{}: {ours}", beside.ours);
+            }
             let times = if is_ratio { of(&|(theirs, ours)| ours / theirs) } else { String::new() };
-            let cells = [of(&|pair| pair.0), of(&|pair| pair.1), times, beside.why.clone()];
-            shown.rows.push([figure.id.to_owned(), number].into_iter().chain(cells).collect());
+            let theirs = format!("{}: {theirs}", beside.theirs);
+            shown.rows.push(vec![figure.id.to_owned(), beside.metric.clone(), theirs, ours, times, beside.why.clone()]);
         }
     }
     (!shown.rows.is_empty()).then_some(shown)
@@ -75,7 +80,7 @@ mod tests {
         };
         assert!(table(&[&figure]).is_none());
         figure.beside.push(beside("IOPS"));
-        let cells = ["fig7", "IOPS: evenkeel over VBMq", "20k to 50k", "20k to 25k", "0.5 to 1", "one core"];
+        let cells = ["fig7", "IOPS", "VBMq: 20k to 50k", "20k to 25k", "0.5 to 1", "one core"];
         assert_eq!(table(&[&figure]).unwrap().rows, [cells]);
     }
 }
