@@ -19,8 +19,9 @@ impl Report {
              host ([HostCosts](../crates/core/engine/src/host.rs), how it was fitted: \
              [0006](decisions/0006-simulated-host-costs.md), [0008](decisions/0008-vbmq-host-costs.md)) serve all \
              figures.\n\n\
-             `lpns corrected` and `fair corrected` are our corrections of the papers' policies, `evenkeel` is the \
-             default policy, and `no policy` is LPNS's or FairNVMe's layout with round robin. No paper has these.\n\n\
+             `lpns corrected` and `fair corrected` are our corrections of the papers' policies, and `no policy` is \
+             LPNS's or FairNVMe's layout with round robin. `evenkeel`, the default policy, is in every figure with a \
+             policy at play. No paper has these.\n\n\
              {COUNTING}\n{}",
             self.seed,
             summary(self)
