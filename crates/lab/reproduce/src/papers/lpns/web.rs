@@ -107,7 +107,8 @@ fn fig9_of(context: &Context<'_>, id: &'static str, drive: &str, runs: &[(Case, 
     let (saw, nearly) = (format!("{lpns:.1} µs, alone {alone:.1} µs"), alone * NEARLY);
     figure.claim("LPNS nearly coincides with VM1 alone", lpns <= nearly, saw, without <= nearly);
     let is_best = |ours: f64| [mqfq, d2fq, spdk].iter().all(|us| *us > ours);
-    let saw = format!("{k2:.1} µs; MQFQ {mqfq:.1}, D2FQ {d2fq:.1}, SPDK {spdk:.1} µs; without a policy {without:.1} µs");
+    let saw =
+        format!("{k2:.1} µs; MQFQ {mqfq:.1}, D2FQ {d2fq:.1}, SPDK {spdk:.1} µs; without a policy {without:.1} µs");
     figure.claim("K2 (32) better than MQFQ, D2FQ and SPDK", is_best(k2), saw, is_best(without));
     if drive == P5800X {
         let saw = format!("{k2:.1} µs, without a policy {without:.1} µs");

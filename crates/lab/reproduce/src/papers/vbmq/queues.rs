@@ -17,9 +17,8 @@ pub fn fig7(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     const SLACK: f64 = 0.01;
     let mut figure = context.figure("fig7");
     let load = (VCPUS.into(), IODEPTH, 100);
-    let seen = context.all(each([VBMQ, EVENT, EVENKEEL], QUEUES), |(system, queues)| {
-        play(context, system, *queues, NULL, load)
-    })?;
+    let seen = context
+        .all(each([VBMQ, EVENT, EVENKEEL], QUEUES), |(system, queues)| play(context, system, *queues, NULL, load))?;
     for ((system, queues), (iops, _)) in seen {
         figure.show(system, u32::from(queues), IOPS, iops);
     }
