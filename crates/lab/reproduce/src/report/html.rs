@@ -1,10 +1,10 @@
 //! One page for people: no script, nothing loaded from anywhere, well-formed as XML too.
 
-use super::figure::{Criterion, Figure, Table, Uncovered};
+use super::figure::{Criterion, Figure, Table, Uncovered, beside};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
-use super::{Evidence, Report, beside, counts};
+use super::{Evidence, Report, counts};
 use crate::paper::{Mark, Paper};
 
 const STYLE: &str = include_str!("page.css");
@@ -125,7 +125,7 @@ fn section(figure: &Figure) -> String {
         html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
     }
     html += &criteria(&figure.criteria);
-    figure.tables.iter().chain(&beside::table(&[figure])).for_each(|shown| html += &table(shown));
+    figure.tables.iter().chain(&beside(&[figure])).for_each(|shown| html += &table(shown));
     figure.plots.iter().filter_map(|plot| plot.draw(&figure.rows)).for_each(|drawing| html += &drawing.html());
     if !figure.reasons.is_empty() {
         html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(&figure.reasons.join(" ")));

@@ -1,7 +1,7 @@
 //! The report's short form, to be read beside the code.
 
-use super::figure::{Figure, Table, Uncovered};
-use super::{Evidence, Report, beside, number};
+use super::figure::{Figure, Table, Uncovered, beside};
+use super::{Evidence, Report, number};
 use crate::paper::{Mark, Paper};
 
 impl Report {
@@ -38,7 +38,7 @@ impl Report {
                 text += "\n| figure | asked | seen | |\n| --- | --- | --- | --- |\n";
             }
             figures.iter().for_each(|figure| text += &rows(figure));
-            beside::table(&figures).iter().for_each(|shown| text += &table(shown));
+            beside(&figures).iter().for_each(|shown| text += &table(shown));
             let mut told: Vec<&String> = Vec::new();
             for figure in &figures {
                 figure.tables.iter().for_each(|shown| text += &table(shown));

@@ -3,7 +3,6 @@
 //! A [`Report`] is data. Its forms ([`Report::html`], [`Report::markdown`], [`Report::json`], [`Report::csv`]) hold no
 //! time stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
-mod beside;
 mod csv;
 mod evidence;
 mod figure;
@@ -17,9 +16,8 @@ mod row;
 mod tests;
 mod write;
 
-pub use beside::Beside;
 pub use evidence::Evidence;
-pub use figure::{Criterion, Figure, Table, Uncovered};
+pub use figure::{Beside, Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
 pub(crate) use number::percent;
 pub use number::short as short_number;

@@ -40,7 +40,7 @@ const ONE_POLLER: &str = "evenkeel, one poller";
 
 /// Not measured, and measured.
 const SPAN_MS: (u64, u64) = (20, 40);
-/// The same for the default policy, whose threads take that long to split their cap well.
+/// For the default policy, whose threads need 200 ms to split their cap well.
 const SETTLED_MS: (u64, u64) = (220, 40);
 const DISK_BYTES: u64 = 200_000_000_000;
 
