@@ -86,7 +86,8 @@ impl Rest {
     pub fn stats(&self, asked: StatsAsked) -> Result<Snapshot> {
         let StatsAsked { span_ms } = asked;
         let limit = ANSWER_LIMIT + Duration::from_millis(span_ms);
-        self.ask_with(&[], limit, Method::GET, &format!("/v1/stats?span_ms={span_ms}"), None::<&()>)
+        let at = format!("/v1/stats?span_ms={span_ms}");
+        Ok(self.ask_with(&[], limit, Method::GET, &at, None::<&()>)?.1)
     }
 
     /// Returns one disk.
@@ -110,7 +111,7 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn create_or_find(&self, disk: &DiskSpec) -> Result<(Disk, bool)> {
-        let (status, disk) = self.ask_for_status(&[], ANSWER_LIMIT, Method::POST, "/v1/disks", Some(disk))?;
+        let (status, disk) = self.ask_with(&[], ANSWER_LIMIT, Method::POST, "/v1/disks", Some(disk))?;
         Ok((disk, status == StatusCode::CREATED))
     }
 
@@ -178,7 +179,7 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn add_drive(&self, drive: &NewDrive, opened: &[BorrowedFd<'_>]) -> Result<Drive> {
-        self.ask_with(opened, ANSWER_LIMIT, Method::POST, "/v1/drives", Some(drive))
+        Ok(self.ask_with(opened, ANSWER_LIMIT, Method::POST, "/v1/drives", Some(drive))?.1)
     }
 
     /// Removes a drive that was added while the daemon ran and that has no disks. See [`DriveRemoval`].
@@ -275,21 +276,10 @@ impl Rest {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
-        self.ask_with(&[], ANSWER_LIMIT, method, at, body)
+        Ok(self.ask_with(&[], ANSWER_LIMIT, method, at, body)?.1)
     }
 
     fn ask_with<T: DeserializeOwned>(
-        &self,
-        fds: &[BorrowedFd<'_>],
-        limit: Duration,
-        method: Method,
-        at: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T> {
-        self.ask_for_status(fds, limit, method, at, body).map(|(_, answer)| answer)
-    }
-
-    fn ask_for_status<T: DeserializeOwned>(
         &self,
         fds: &[BorrowedFd<'_>],
         limit: Duration,

@@ -8,6 +8,7 @@ use sim::workload::{Access, BlockSize, Fio, Workload};
 use sim::{Report, Scenario, Tenant, TenantReport};
 use ssd_model::Profile;
 
+pub use crate::report::EVENKEEL;
 use crate::report::{Figure, Row, X};
 use crate::runner::Context;
 
@@ -23,9 +24,6 @@ pub fn each<A: Clone, B>(
 pub fn profile(name: &str) -> Result<Profile, String> {
     Profile::by_name(name).ok_or_else(|| format!("no profile {name}"))
 }
-
-/// The series of the default policy.
-pub const EVENKEEL: &str = "evenkeel";
 
 /// The default policy, as the daemon sets it up for a drive.
 pub fn evenkeel(drive: &Profile) -> PolicyConfig {

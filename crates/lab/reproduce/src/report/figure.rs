@@ -187,7 +187,8 @@ pub struct Beside {
     pub why: String,
 }
 
-const EVENKEEL: &str = "evenkeel";
+/// The series of the default policy.
+pub const EVENKEEL: &str = "evenkeel";
 
 fn default_policy() -> String {
     EVENKEEL.to_owned()

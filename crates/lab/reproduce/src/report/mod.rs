@@ -17,7 +17,7 @@ mod tests;
 mod write;
 
 pub use evidence::Evidence;
-pub use figure::{Beside, Criterion, Figure, Table, Uncovered};
+pub use figure::{Beside, Criterion, EVENKEEL, Figure, Table, Uncovered};
 pub use html::{escape, page};
 pub(crate) use number::percent;
 pub use number::short as short_number;
