@@ -26,6 +26,7 @@ mod serving;
 mod shell;
 mod sim;
 mod stats;
+mod storage_provider;
 mod table;
 mod top;
 mod upgrade;
@@ -64,6 +65,8 @@ enum Command {
     Reproduce(reproduce::Args),
     Sim(sim::Args),
     Stats(stats::Args),
+    #[command(hide = true)]
+    StorageProvider(storage_provider::Args),
     Top(top::Args),
     Trace(record::Args),
     Upgrade(upgrade::Args),
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::StorageProvider(args) => storage_provider::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => record::run(&args),
         Command::Upgrade(args) => upgrade::run(&args),

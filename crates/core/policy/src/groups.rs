@@ -17,13 +17,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use crate::Limits;
-use crate::limits::{KINDS, SLICE};
+use crate::limits::{KINDS, slice_and_most, slices_in_debt};
 
 /// A group's number, given by the one that makes the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u16);
 
-/// Members count in parts of this.
+/// The weight of a member that a single poller serves.
 const WHOLE: f64 = 1_024.0;
 
 /// The groups of a host; by default, there can be none. A changed ceiling holds from the next slice on, at every
@@ -80,12 +80,11 @@ impl Group {
     fn set(&self, limits: Limits) {
         let burst = limits.burst.min(Limits::LONGEST_BURST);
         for (kind, rate) in limits.rates(1.0).into_iter().enumerate() {
-            let rate = rate as i64;
-            let kept = (i128::from(rate) * i128::from(burst.0) / i128::from(SLICE.0)) as i64;
-            if self.rates[kind].swap(rate, Relaxed) == 0 {
-                self.tokens[kind].store(rate, Relaxed);
+            let (per_slice, most) = slice_and_most(rate, burst);
+            if self.rates[kind].swap(per_slice, Relaxed) == 0 {
+                self.tokens[kind].store(per_slice, Relaxed);
             }
-            self.most[kind].store(rate + kept, Relaxed);
+            self.most[kind].store(most, Relaxed);
         }
     }
 
@@ -146,7 +145,7 @@ impl Seat {
             let tokens = group.tokens[kind].load(Relaxed);
             match () {
                 () if rate == 0 => 0,
-                () if tokens <= 0 => (tokens.saturating_neg() / rate) as u64 + 1,
+                () if tokens <= 0 => slices_in_debt(tokens, rate),
                 () => u64::from(self.credits[kind] <= 0 && group.spare[kind].load(Relaxed) <= 0),
             }
         };

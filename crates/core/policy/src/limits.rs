@@ -49,15 +49,25 @@ struct Quota {
     tokens: i64,
 }
 
+/// What a rate adds per slice, and what is kept of it at most: a slice's, and the burst.
+pub(crate) fn slice_and_most(rate: u64, burst: Nanos) -> (i64, i64) {
+    // At most 2^20 × 10^6 × 100, and that for 60 s: below 2^63.
+    let per_slice = rate as i64;
+    (per_slice, per_slice + (u128::from(rate) * u128::from(burst.0) / u128::from(SLICE.0)) as i64)
+}
+
+/// Slices until tokens at or below 0 are above.
+pub(crate) fn slices_in_debt(tokens: i64, per_slice: i64) -> u64 {
+    (tokens.saturating_neg() / per_slice) as u64 + 1
+}
+
 const UNLIMITED: Quota = Quota { per_slice: 0, most: 0, tokens: 0 };
 
 impl Quota {
     /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most what the
     /// new one keeps. A burst has to be earned: a new limit begins with one slice's quota.
     fn set(&mut self, rate: u64, burst: Nanos) {
-        // At most 2^20 × 10^6 × 100, and that for 60 s: below 2^63.
-        let per_slice = rate as i64;
-        let most = per_slice + (u128::from(rate) * u128::from(burst.0) / u128::from(SLICE.0)) as i64;
+        let (per_slice, most) = slice_and_most(rate, burst);
         let tokens = if self.per_slice == 0 { per_slice } else { self.tokens.min(most) };
         *self = Self { per_slice, most, tokens };
     }
@@ -73,7 +83,7 @@ impl Quota {
 
     /// Slices until something may go; 0: now.
     fn slices_to_wait(&self) -> u64 {
-        if self.is_spent() { (self.tokens.saturating_neg() / self.per_slice) as u64 + 1 } else { 0 }
+        if self.is_spent() { slices_in_debt(self.tokens, self.per_slice) } else { 0 }
     }
 
     fn charge(&mut self, units: i64) {

@@ -86,7 +86,8 @@ impl Rest {
     pub fn stats(&self, asked: StatsAsked) -> Result<Snapshot> {
         let StatsAsked { span_ms } = asked;
         let limit = ANSWER_LIMIT + Duration::from_millis(span_ms);
-        self.ask_with(&[], limit, Method::GET, &format!("/v1/stats?span_ms={span_ms}"), None::<&()>)
+        let at = format!("/v1/stats?span_ms={span_ms}");
+        Ok(self.ask_with(&[], limit, Method::GET, &at, None::<&()>)?.1)
     }
 
     /// Returns one disk.
@@ -102,7 +103,16 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn create(&self, disk: &DiskSpec) -> Result<Disk> {
-        self.ask(Method::POST, "/v1/disks", Some(disk))
+        self.create_or_find(disk).map(|(disk, _)| disk)
+    }
+
+    /// As [`Rest::create`], with whether the disk is new.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn create_or_find(&self, disk: &DiskSpec) -> Result<(Disk, bool)> {
+        let (status, disk) = self.ask_with(&[], ANSWER_LIMIT, Method::POST, "/v1/disks", Some(disk))?;
+        Ok((disk, status == StatusCode::CREATED))
     }
 
     /// Changes a disk's promise, limits, size or front end.
@@ -169,7 +179,7 @@ impl Rest {
     /// # Errors
     /// As [`Rest::disks`].
     pub fn add_drive(&self, drive: &NewDrive, opened: &[BorrowedFd<'_>]) -> Result<Drive> {
-        self.ask_with(opened, ANSWER_LIMIT, Method::POST, "/v1/drives", Some(drive))
+        Ok(self.ask_with(opened, ANSWER_LIMIT, Method::POST, "/v1/drives", Some(drive))?.1)
     }
 
     /// Removes a drive that was added while the daemon ran and that has no disks. See [`DriveRemoval`].
@@ -266,7 +276,7 @@ impl Rest {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
-        self.ask_with(&[], ANSWER_LIMIT, method, at, body)
+        Ok(self.ask_with(&[], ANSWER_LIMIT, method, at, body)?.1)
     }
 
     fn ask_with<T: DeserializeOwned>(
@@ -276,7 +286,7 @@ impl Rest {
         method: Method,
         at: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<T> {
+    ) -> Result<(StatusCode, T)> {
         let stream = self.connect(fds)?;
         let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
         let request = match body {
@@ -287,7 +297,8 @@ impl Rest {
         }?;
         let (status, answer) = self.wait(send(stream, request), limit)?;
         if status.is_success() {
-            return serde_json::from_slice(&answer).context("the daemon's answer is not understood");
+            let answer = serde_json::from_slice(&answer).context("the daemon's answer is not understood")?;
+            return Ok((status, answer));
         }
         Err(refused(status, &answer))
     }
@@ -318,7 +329,8 @@ fn at(name: &str) -> Result<String> {
 
 /// The path of a disk or drive. Fails on an invalid name, which in a URL could name another path.
 fn named(kind: &str, name: &str) -> Result<String> {
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if !(1..=63).contains(&name.len()) || !name.bytes().all(is_valid) {
         let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
         return Err(Problem::new(404, "no-such-name", format!("{name:?} is no name"), remedy).into());
     }

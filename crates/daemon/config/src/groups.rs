@@ -1,7 +1,5 @@
 //! Groups: ceilings that several disks share, on whichever drives they are.
 
-use std::ops::Range;
-
 use policy::Limits;
 use toml::Spanned;
 
@@ -64,18 +62,19 @@ pub(crate) fn read_group(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Opti
     (found.is_some() || section.lacks(tenant::GROUP.name)).then_some(found)
 }
 
-/// Refuses tenants' groups that the file does not have.
+/// Refuses groups that the file does not have. `named`: a tenant, and its group.
 pub(crate) fn refuse_unknown<'g>(
     sink: &mut Sink<'_>,
     groups: &[Group],
-    named: impl Iterator<Item = (&'g str, Range<usize>)>,
+    named: impl Iterator<Item = (&'g str, &'g Spanned<String>)>,
 ) {
     let known: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
-    for (name, span) in named.filter(|(name, _)| !known.contains(name)) {
+    for (tenant, group) in named.filter(|(_, group)| !known.contains(&group.get_ref().as_str())) {
+        let name = group.get_ref().as_str();
         let remedy = match nearest(name, &known) {
             Some(meant) => format!("did you mean {meant:?}?"),
             None => format!("add a [[group]] with name = {name:?} and a limit, or remove the line"),
         };
-        sink.at(&span, format!("there is no group {name:?}"), remedy);
+        sink.at(&group.span(), format!("there is no group {name:?} for tenant {tenant:?}"), remedy);
     }
 }

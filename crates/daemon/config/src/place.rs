@@ -120,7 +120,9 @@ impl Config {
             |(name, section): &(&str, &str)| Some(((*name).to_owned(), sections::detached(section, is_there)?));
         let detached: Vec<(String, String)> = disks.iter().filter_map(detach).collect();
         let now = |(name, section)| detached.iter().find(|(of, _)| of == name).map_or(section, |(_, it)| it.as_str());
-        *self = self.with_disks(disks.iter().copied().map(now))?;
+        let made = self.with_disks(disks.iter().copied().map(now));
+        // Their sections stand in the layout, so a line of the file would mislead.
+        *self = made.map_err(|errors| ConfigErrors { file: "disks that the API made".into(), ..errors })?;
         self.look_up_accounts()?;
         Ok(detached)
     }

@@ -54,9 +54,12 @@ pub(crate) fn check_together(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<Poller>
 
 /// The rules for each tenant by itself.
 pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
-    let named = draft.tenants.iter().filter_map(|tenant| tenant.group.as_ref()?.as_ref());
     if let Some(known) = &draft.groups {
-        groups::refuse_unknown(sink, known, named.map(|name| (name.get_ref().as_str(), name.span())));
+        let named = draft
+            .tenants
+            .iter()
+            .filter_map(|tenant| Some((tenant.name.as_ref()?.get_ref().as_str(), tenant.group.as_ref()?.as_ref()?)));
+        groups::refuse_unknown(sink, known, named);
     }
     steps(sink, draft);
     sockets(sink, draft);

@@ -86,7 +86,8 @@ impl Owner {
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
         let forecasts = start_forecasts().context("can't start the thread that plays forecasts")?;
         let groups = Arc::<GroupIds>::default();
-        drives.iter().for_each(|drive| groups.set(&drive.config.groups));
+        // Those of the file, which each drive's part of it has.
+        drives.first().into_iter().for_each(|drive| groups.set(&drive.config.groups));
         let next_tenant = Arc::default();
         let disk_keys = opened.disk_keys;
         let common = Common {

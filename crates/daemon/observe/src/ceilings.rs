@@ -100,7 +100,7 @@ mod tests {
             let load = |iops| Load::new(iops, iops * 4_096.0, reads);
             [("root", load(root)), ("data", load(data)), ("other", load(9_000.0))].into_iter().collect()
         };
-        let words = |tenant: &str, loads: &Loads<'_>| foresight.ceiling(tenant, loads).map(|it| it.in_words());
+        let words = |tenant: &str, loads: &Loads<'_>| foresight.ceiling_named(tenant, loads).map(|it| it.in_words());
         let together = loads(7_000.0, 2_500.0, 0.5);
         let group = Some("its group \"vm7\" is limited to 10k IOPS".to_owned());
         assert_eq!((words("root", &together), words("data", &together)), (group.clone(), group));

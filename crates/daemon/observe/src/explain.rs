@@ -82,7 +82,7 @@ impl Foresight {
     fn held_plainly(&self, own: &Observed, loads: &Loads<'_>, cpu: &CpuUse) -> Option<(&'static str, Option<String>)> {
         let row = &own.row;
         let (spent, waits) = (cpu.most(&row.pollers), row.waited_us >= row.mean_us * WAITS);
-        if let Some(Ceiling { group, .. }) = self.ceiling(&row.name, loads).filter(|_| waits) {
+        if let Some(Ceiling { group, .. }) = self.ceiling(own.id, loads).filter(|_| waits) {
             return Some((if group.is_some() { "group" } else { "limits" }, group));
         }
         if spent.waited > VERY_STARVED {

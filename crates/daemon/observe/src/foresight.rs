@@ -163,11 +163,19 @@ impl Foresight {
         self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
     }
 
-    /// The ceiling that the named tenant reaches, its own or its group's, with these loads of the drive's tenants. A
-    /// group's members on other drives are not counted.
-    pub fn ceiling(&self, name: &str, loads: &Loads<'_>) -> Option<Ceiling> {
-        let said = self.tenants.values().find(|said| said.name == name)?;
-        if let Some(own) = Ceiling::reached(&said.held_to, loads.of(name), None) {
+    /// The ceiling that a tenant reaches, its own or its group's, with these loads of the drive's tenants. A group's
+    /// members on other drives are not counted.
+    pub fn ceiling(&self, id: TenantId, loads: &Loads<'_>) -> Option<Ceiling> {
+        self.ceiling_of(self.tenants.get(&id)?, loads)
+    }
+
+    /// As [`ceiling`](Self::ceiling), for the tenant of that name.
+    pub fn ceiling_named(&self, name: &str, loads: &Loads<'_>) -> Option<Ceiling> {
+        self.ceiling_of(self.tenants.values().find(|said| said.name == name)?, loads)
+    }
+
+    fn ceiling_of(&self, said: &Said, loads: &Loads<'_>) -> Option<Ceiling> {
+        if let Some(own) = Ceiling::reached(&said.held_to, loads.of(&said.name), None) {
             return Some(own);
         }
         let group = said.group.as_deref()?;
@@ -241,7 +249,7 @@ impl Foresight {
     /// A tenant and its figures, as the evidence of a verdict has them; without usual values.
     pub(crate) fn party(&self, Observed { id, measured, .. }: &Observed, loads: &Loads<'_>) -> Option<Party> {
         let said = self.tenants.get(id)?;
-        let held_to = self.ceiling(&said.name, loads);
+        let held_to = self.ceiling_of(said, loads);
         let (asks, is_assumed) = (said.asks.clone(), said.assumed);
         Some(Party { asks, is_assumed, held_to, now: *measured, usual: None })
     }

@@ -149,7 +149,7 @@ fn record(foresight: &Foresight, tenant: &Observed, loads: &Loads<'_>, now: Nano
     let row = &tenant.row;
     let at_percentile = row.at_percentile_us.map(|us| Nanos((us * 1e3).round() as u64));
     let verdict = OwnVerdict { kept: row.kept, span: tenant.span, at_percentile };
-    let at_limits = foresight.ceiling(&row.name, loads).is_some();
+    let at_limits = foresight.ceiling(tenant.id, loads).is_some();
     record.add(now, (!is_unclear).then_some(verdict), at_limits);
 }
 

@@ -85,7 +85,8 @@ pub(super) fn one(disk: &Disk) -> String {
     let serial = disk.serial.as_ref().map(|serial| format!("serial number: {serial}\n")).unwrap_or_default();
     let labels = labels_in_words(&disk.labels);
     let labels = if labels.is_empty() { labels } else { format!("labels: {labels}\n") };
-    disks(std::slice::from_ref(disk)) + &served + &serial + &labels
+    let group = disk.group.as_ref().map(|group| format!("group: {group}\n")).unwrap_or_default();
+    disks(std::slice::from_ref(disk)) + &served + &serial + &group + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Result, bail};
-use reproduce::report::{Evidence, Output, Report, counts};
+use reproduce::report::{Counts, Evidence, Output, Report, counts};
 use reproduce::{Options, Paper, Progress};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -99,11 +99,11 @@ fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
 
 /// Counts of each paper and figure by kind of evidence, and what is missed.
 fn summary(report: &Report) -> String {
-    let cells = |name: String, all: [(usize, usize); Evidence::ALL.len()]| {
+    let cells = |name: String, all: Counts| {
         let counts = Evidence::ALL.into_iter().zip(all).map(|(evidence, count)| evidence.count(count));
         std::iter::once(name).chain(counts).collect::<Vec<String>>()
     };
-    let papers = counts(&report.figures).into_iter().map(|(paper, counts)| cells(paper.name().to_owned(), counts));
+    let papers = counts(&report.figures).into_iter().map(|(name, counts)| cells(name.to_owned(), counts));
     let figures = report.figures.iter().map(|figure| {
         let name = format!("{} {}: {}", figure.paper.key(), figure.id, figure.title);
         cells(name, Evidence::ALL.map(|evidence| figure.count(evidence)))

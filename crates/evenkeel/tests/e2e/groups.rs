@@ -10,8 +10,8 @@ use crate::harness::{Home, errors, evenkeel};
 fn file(rw_iops: u32) -> String {
     let drive = |name: &str, policy: &str| {
         format!(
-            "[[drive]]\nname = \"{name}\"\nbackend = \"memory\"\nsize = \"64MiB\"\n\
-             [drive.policy]\nname = \"{policy}\"\n\
+            "[[drive]]\nname = \"{name}\"\nbackend = \"file\"\npath = \"HOST/{name}.img\"\nsize = \"64MiB\"\n\
+             create = true\n[drive.policy]\nname = \"{policy}\"\n\
              [[tenant]]\nname = \"on-{name}\"\nsize = \"8MiB\"\ndrive = \"{name}\"\ngroup = \"vm7\"\n"
         )
     };
@@ -54,8 +54,17 @@ fn disks_on_two_drives_share_a_ceiling_that_changes_while_they_are_served() {
     within(400.0);
 
     let told = refused(&home, "create late --size 4MiB --drive one --group vm");
-    assert!(told.contains("there is no group \"vm\"; did you mean \"vm7\"?"), "{told}");
+    assert!(told.contains("there is no group \"vm\" for tenant \"late\"; did you mean \"vm7\"?"), "{told}");
     assert_eq!(done(&home, "create late --size 4MiB --drive one --group vm7")["group"], "vm7");
     assert_eq!(done(&home, "set late --group none")["group"], Value::Null);
+    done(&home, "set late --group vm7");
     daemon.stop();
+
+    // Its section stands in no file, and a limit is not dropped silently.
+    home.configure(&file(400).replace("vm7", "vm8"));
+    let refused = home.try_serve(&home.config(), &[]);
+    assert!(refused.is_err());
+    let log = std::fs::read_to_string(home.config().with_extension("log")).unwrap();
+    assert!(log.contains("disks that the API made:"), "{log}");
+    assert!(log.contains("there is no group \"vm7\" for tenant \"late\""), "{log}");
 }

@@ -93,7 +93,10 @@ impl Home {
     }
 
     pub fn serve_config(&self, config: &Path) -> Daemon {
-        self.try_serve(config, &[]).unwrap_or_else(|line| panic!("not ready: {line:?}"))
+        self.try_serve(config, &[]).unwrap_or_else(|line| {
+            let log = fs::read_to_string(config.with_extension("log")).unwrap_or_default();
+            panic!("not ready: {line:?}\n{log}")
+        })
     }
 
     /// With these environment variables. What it printed instead of being ready.

@@ -17,7 +17,7 @@ use crate::vm::Vm;
 const UNIT_BYTES: u64 = 4096;
 const MAX_UNITS: u64 = 4;
 /// The most that a command moves.
-pub(crate) const MAX_BYTES: u64 = MAX_UNITS * UNIT_BYTES;
+pub const MAX_BYTES: u64 = MAX_UNITS * UNIT_BYTES;
 /// The part of the disk that is used: small, so that what was written is soon read.
 const RANGE_BYTES: u64 = 8 << 20;
 /// How long commands in flight may take once nothing new is sent.
@@ -127,7 +127,11 @@ impl Victim {
         Self::start_on(Vm::attach, plan, life)
     }
 
-    fn start_on<L: Lane>(attach: fn(&Plan) -> Result<L>, plan: Plan, life: Arc<Life>) -> Result<Self> {
+    /// As [`Victim::start`], over what `attach` makes.
+    ///
+    /// # Errors
+    /// It can't attach.
+    pub fn start_on<L: Lane>(attach: fn(&Plan) -> Result<L>, plan: Plan, life: Arc<Life>) -> Result<Self> {
         let (name, shared) = (plan.name, Arc::new(Shared { life, ..Shared::default() }));
         let work = Work::attach(attach, plan, Arc::clone(&shared))?;
         let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || work.run())?;
@@ -138,6 +142,11 @@ impl Victim {
     pub fn take_figures(&self) -> Figures {
         let longest = Duration::from_nanos(self.shared.longest_ns.swap(0, Relaxed));
         Figures { commands: self.shared.commands.swap(0, Relaxed), longest }
+    }
+
+    /// Whether it ended by itself, which is a problem.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Completes what is in flight, reads back all that is known, and says how many units were checked and what was
@@ -155,7 +164,7 @@ impl Victim {
 
 /// A command in flight.
 #[derive(Clone, Copy)]
-pub(crate) struct Flight {
+pub struct Flight {
     start: Instant,
     offset_bytes: u64,
     len_bytes: u64,
@@ -164,9 +173,11 @@ pub(crate) struct Flight {
 }
 
 /// A connection with one queue, whose commands have tags below the plan's depth and a buffer each.
-pub(crate) trait Lane: Send + 'static {
+pub trait Lane: Send + 'static {
     /// The tag of the next command; `None`: the queue is full.
-    fn next_tag(&self, flights: &[Option<Flight>]) -> Option<u16>;
+    fn next_tag(&self, flights: &[Option<Flight>]) -> Option<u16> {
+        flights.iter().position(Option::is_none).map(|tag| tag as u16)
+    }
 
     /// Sends a write of `data`, or a read, without ringing.
     fn send(&mut self, tag: u16, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) -> Result<()>;

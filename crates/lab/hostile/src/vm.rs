@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rustix::event::{EventfdFlags, eventfd};
 use test_clients::virtio::{FREE_AT, IN, OUT, RING, Virtio};
 
-use crate::victim::{Flight, Lane, MAX_BYTES, Plan};
+use crate::victim::{Lane, MAX_BYTES, Plan};
 
 /// The driver of one virtqueue.
 pub struct Vm {
@@ -30,10 +30,6 @@ impl Vm {
 }
 
 impl Lane for Vm {
-    fn next_tag(&self, flights: &[Option<Flight>]) -> Option<u16> {
-        flights.iter().position(Option::is_none).map(|tag| tag as u16)
-    }
-
     fn send(&mut self, tag: u16, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) -> Result<()> {
         let at = buffer_at(tag);
         data.map_or(Ok(()), |data| self.virtio.memory.write_all_at(data, at))?;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sim::workload::Webuser;
 
 use crate::paper::Paper;
-use crate::report::{Axis, Evidence, Figure, Kind, Plot, Row, Uncovered, Verdict};
+use crate::report::{Axis, Beside, Evidence, Figure, Kind, Plot, Row, Uncovered, Verdict};
 
 static WORDS: LazyLock<[Words; Paper::ALL.len()]> = LazyLock::new(|| {
     Paper::ALL.map(|paper| toml::from_str(paper.file()).expect("a file of words in this crate is well-formed"))
@@ -45,6 +45,7 @@ struct FigureWords {
     /// What comparisons are worth, by the first fragment that fits as above. Other demands are the paper's claims,
     /// other printed numbers unseen.
     kinds: Option<Vec<(String, Evidence)>>,
+    beside: Option<Vec<Beside>>,
 }
 
 /// A plot of the metric that `lines`, `bars` or `boxes` names.
@@ -66,6 +67,7 @@ struct PlotWords {
 struct UncoveredWords {
     figure: String,
     why: String,
+    #[serde(default)]
     printed: Vec<String>,
 }
 
@@ -124,6 +126,7 @@ impl Figure {
                 .flat_map(|text| text.strip_prefix('@').map_or_else(|| vec![text.clone()], |set| words.set(set)))
                 .collect(),
             plots: plots.map(PlotWords::plot).collect(),
+            beside: words.of(id, |it| it.beside.as_ref()).cloned().unwrap_or_default(),
             ..Self::new(paper, id, &words.figures[id].title)
         }
     }
@@ -141,15 +144,15 @@ impl Figure {
                 row.verdict = Verdict::Shown;
             }
         }
-        let mut found: Vec<&str> = Vec::new();
+        let mut found: Vec<String> = Vec::new();
         for (part, reason) in self.paper.words().of(self.id, |it| it.why.as_ref()).into_iter().flatten() {
             let missed = self.criteria.iter().any(|criterion| !criterion.met && criterion.text.contains(part));
             let off = |row: &Row| row.verdict.is_good() == Some(false) && place(row).contains(part);
-            if (part == "*" || missed || self.rows.iter().any(off)) && !found.contains(&reason.as_str()) {
-                found.push(reason);
+            if (part == "*" || missed || self.rows.iter().any(off)) && !found.contains(reason) {
+                found.push(reason.clone());
             }
         }
-        self.deviation = (!found.is_empty()).then(|| found.join(" "));
+        self.reasons = found;
     }
 }
 
@@ -169,7 +172,7 @@ mod tests {
         let mut told = |text: &str, met| {
             figure.demand(text, met, "");
             figure.explain();
-            figure.deviation.clone().unwrap_or_default()
+            figure.reasons.concat()
         };
         assert_eq!((told("LPNS: VM1's mean", true).as_str(), told("K2", false).as_str()), ("", ""));
         assert!(told("LPNS: VM1's mean", false).starts_with("Beside a VM1 that keeps one I/O outstanding"));

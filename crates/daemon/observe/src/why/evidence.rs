@@ -6,7 +6,7 @@ use planner::{Planner, Site, Tenant, Unmodelled};
 use policy::{Class, Percentile};
 use promises::planning::undeclared;
 
-use crate::ceilings::Load;
+use crate::ceilings::{Load, Loads};
 use crate::foresight::Foresight;
 use crate::verdict::{Host, Lateness, Measured, Model, Party, Situation};
 
@@ -30,12 +30,8 @@ pub fn situation<'a>(
     let Comparison { then, usual, starved, usual_starved, promise, weight, spell, .. } = comparison;
     let load = |did: &Did| Load::new(did.iops, did.bytes_s, did.read_share);
     let others = comparison.neighbours.iter().map(|it| (it.name.as_str(), load(&it.then)));
-    let loads = others.chain([(tenant, load(then))]).collect();
-    let ceiling = |name: &str| foresight.and_then(|it| it.ceiling(name, &loads));
-    let party = |name: &str, promised, then, usual| Party {
-        held_to: ceiling(name),
-        ..party(name, promised, then, usual, foresight)
-    };
+    let loads: Loads<'_> = others.chain([(tenant, load(then))]).collect();
+    let party = |name: &str, promised, then, usual| party(name, promised, (then, usual), foresight, &loads);
     // The history keeps no weights of neighbours.
     let neighbours = comparison.neighbours.iter();
     let restart = "another daemon started then, and commands waited for it; no tenant did more than usual";
@@ -57,12 +53,13 @@ pub fn situation<'a>(
 fn party(
     name: &str,
     promised: (Promise, u32),
-    then: &Did,
-    usual: Option<&Did>,
+    (then, usual): (&Did, Option<&Did>),
     foresight: Option<&Foresight>,
+    loads: &Loads<'_>,
 ) -> Party {
     let (asks, is_assumed) = asks(name, promised, foresight);
-    Party { asks, is_assumed, held_to: None, now: measured(then), usual: usual.map(measured) }
+    let held_to = foresight.and_then(|it| it.ceiling_named(name, loads));
+    Party { asks, is_assumed, held_to, now: measured(then), usual: usual.map(measured) }
 }
 
 /// The expected demand of a tenant. One that left is taken for one without a declared demand.

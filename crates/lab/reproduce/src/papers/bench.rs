@@ -3,11 +3,12 @@
 use std::borrow::Borrow;
 
 use io_model::Nanos;
-use policy::Terms;
+use policy::{EvenkeelConfig, PolicyConfig, Terms};
 use sim::workload::{Access, BlockSize, Fio, Workload};
 use sim::{Report, Scenario, Tenant, TenantReport};
 use ssd_model::Profile;
 
+pub use crate::report::EVENKEEL;
 use crate::report::{Figure, Row, X};
 use crate::runner::Context;
 
@@ -22,6 +23,11 @@ pub fn each<A: Clone, B>(
 /// The profile of that name in any case.
 pub fn profile(name: &str) -> Result<Profile, String> {
     Profile::by_name(name).ok_or_else(|| format!("no profile {name}"))
+}
+
+/// The default policy, as the daemon sets it up for a drive.
+pub fn evenkeel(drive: &Profile) -> PolicyConfig {
+    PolicyConfig::Evenkeel(EvenkeelConfig::on(&planner::drive_figures(drive)))
 }
 
 /// A tenant with a queue for each vCPU.

@@ -1,10 +1,10 @@
 //! NVMe for cloud VMs: passthrough, shared through the host, or through a polling daemon. `cloud.toml` has the words of
 //! its figures.
 
-use policy::Terms;
+use policy::{PolicyConfig, Terms};
 use sim::{Layout, Report, Scenario};
 
-use super::bench::{each, fio, first, least, play, profile, tenant};
+use super::bench::{EVENKEEL, each, evenkeel, fio, first, least, play, profile, tenant};
 use crate::paper::printed;
 use crate::report::{Figure, Row};
 use crate::runner::{Context, Error};
@@ -23,19 +23,21 @@ const NAMESPACE_SHARE: f64 = 0.60;
 
 /// One VM with as many vCPUs as jobs.
 fn run(context: &Context<'_>, way: &str, jobs: u16, depth: u32, reads: u8) -> Result<Report, String> {
-    let layout = match way {
-        PASSTHROUGH => Layout::SrIov,
-        NAMESPACE => Layout::Virtio,
-        _ => Layout::Spdk,
+    let drive = profile("pm1725a")?;
+    let (layout, policy) = match way {
+        PASSTHROUGH => (Layout::SrIov, PolicyConfig::Passthrough),
+        NAMESPACE => (Layout::Virtio, PolicyConfig::Passthrough),
+        EVENKEEL => (Layout::Evenkeel, evenkeel(&drive)),
+        _ => (Layout::Spdk, PolicyConfig::Passthrough),
     };
     let vm = tenant("VM", Terms::default(), jobs, DISK_BYTES, fio(jobs.into(), depth, reads));
-    play(&Scenario { layout, ..context.scenario(profile("pm1725a")?, vec![vm], (100, 400)) })
+    play(&Scenario { layout, policy: policy.into(), ..context.scenario(drive, vec![vm], (100, 400)) })
 }
 
 /// Fig. 6 to 8: bandwidth and latency over concurrency.
 pub fn scaling(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = context.figure("fig6-8");
-    let cases = each([PASSTHROUGH, NAMESPACE, VHOST], [1, 2, 4, 8, 16, 32, 64, 128]);
+    let cases = each([PASSTHROUGH, NAMESPACE, VHOST, EVENKEEL], [1, 2, 4, 8, 16, 32, 64, 128]);
     let seen = context.all(cases, |(way, depth)| run(context, way, JOBS, *depth, 100))?;
     for ((way, depth), report) in seen {
         let outstanding = depth * u32::from(JOBS);
@@ -65,13 +67,18 @@ const TABLE2: [(&str, u8, [f64; 3]); 3] =
 
 /// Table 2. psync is one I/O at a time.
 pub fn table2(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
+    const RATE: &str = "bandwidth (MiB/s)";
     let mut figure = context.figure("table2");
-    let rates = context.all(TABLE2, |(_, reads, _)| {
-        Ok(run(context, VHOST, 32, 1, *reads)?.total_bandwidth_bytes_s() / f64::from(1 << 20))
+    let rates = context.all(each(TABLE2, [VHOST, EVENKEEL]), |((_, reads, _), way)| {
+        Ok(run(context, way, 32, 1, *reads)?.total_bandwidth_bytes_s() / f64::from(1 << 20))
     })?;
-    for ((case, _, prints), rate) in rates {
+    for (((case, _, prints), way), rate) in rates {
+        if way == EVENKEEL {
+            figure.show(way, case, RATE, rate);
+            continue;
+        }
         for (target, print) in ["vhost-user-nvme", "vhost-user-scsi", "vhost-user-blk"].into_iter().zip(prints) {
-            figure.push(Row::new(target, case, "bandwidth (MiB/s)", rate).against(printed(print), 0.25));
+            figure.push(Row::new(target, case, RATE, rate).against(printed(print), 0.25));
         }
     }
     Ok(vec![figure])

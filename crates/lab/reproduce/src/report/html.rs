@@ -1,6 +1,6 @@
 //! One page for people: no script, nothing loaded from anywhere, well-formed as XML too.
 
-use super::figure::{Criterion, Figure, Table, Uncovered};
+use super::figure::{Criterion, Figure, Table, Uncovered, beside};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
@@ -78,9 +78,9 @@ impl Report {
         for evidence in Evidence::ALL {
             table += &format!("<th class=\"n\">{}</th>", escape(evidence.name()));
         }
-        for (paper, counts) in counts(&self.figures) {
+        for (name, counts) in counts(&self.figures) {
             let cells = Evidence::ALL.into_iter().zip(counts).map(tally).collect::<String>();
-            table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(paper.name()));
+            table += &format!("</tr>\n<tr><td>{}</td><td>all</td>{cells}", escape(name));
         }
         for figure in &self.figures {
             table += &format!(
@@ -125,10 +125,10 @@ fn section(figure: &Figure) -> String {
         html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
     }
     html += &criteria(&figure.criteria);
-    figure.tables.iter().for_each(|shown| html += &table(shown));
+    figure.tables.iter().chain(&beside(&[figure])).for_each(|shown| html += &table(shown));
     figure.plots.iter().filter_map(|plot| plot.draw(&figure.rows)).for_each(|drawing| html += &drawing.html());
-    if let Some(deviation) = &figure.deviation {
-        html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(deviation));
+    if !figure.reasons.is_empty() {
+        html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(&figure.reasons.join(" ")));
     }
     if !figure.assumptions.is_empty() {
         html += "<details open=\"open\"><summary>Assumptions</summary>\n<ul>\n";
@@ -227,9 +227,9 @@ fn mark(row: &Row) -> &'static str {
 
 fn not_covered(one: &Uncovered) -> String {
     let items: String = one.printed.iter().map(|text| format!("<li>{}</li>\n", escape(text))).collect();
+    let printed = if items.is_empty() { items } else { format!("<p>The paper prints:</p>\n<ul>\n{items}</ul>\n") };
     format!(
-        "<section>\n<h3>{}</h3>\n<p>Not covered by the present code: {}. The paper prints:</p>\n<ul>\n{items}</ul>\n\
-         </section>\n",
+        "<section>\n<h3>{}</h3>\n<p>Not covered by the present code: {}.</p>\n{printed}</section>\n",
         escape(&one.figure),
         escape(&one.why)
     )

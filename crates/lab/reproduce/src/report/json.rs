@@ -30,7 +30,7 @@ struct Summary<'a> {
     assumptions: &'a [String],
     #[serde(skip_serializing_if = "<[Table]>::is_empty")]
     tables: &'a [Table],
-    deviation: Option<&'a str>,
+    deviation: Option<String>,
 }
 
 impl<'a> From<&'a Figure> for Summary<'a> {
@@ -43,7 +43,7 @@ impl<'a> From<&'a Figure> for Summary<'a> {
             criteria: &figure.criteria,
             assumptions: &figure.assumptions,
             tables: &figure.tables,
-            deviation: figure.deviation.as_deref(),
+            deviation: (!figure.reasons.is_empty()).then(|| figure.reasons.join(" ")),
         }
     }
 }

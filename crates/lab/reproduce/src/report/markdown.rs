@@ -1,6 +1,6 @@
 //! The report's short form, to be read beside the code.
 
-use super::figure::{Figure, Table, Uncovered};
+use super::figure::{Figure, Table, Uncovered, beside};
 use super::{Evidence, Report, number};
 use crate::paper::{Mark, Paper};
 
@@ -19,8 +19,9 @@ impl Report {
              host ([HostCosts](../crates/core/engine/src/host.rs), how it was fitted: \
              [0006](decisions/0006-simulated-host-costs.md), [0008](decisions/0008-vbmq-host-costs.md)) serve all \
              figures.\n\n\
-             `lpns corrected` and `fair corrected` are our corrections of the papers' policies, `evenkeel` is the \
-             default policy, and `no policy` is LPNS's or FairNVMe's layout with round robin. No paper has these.\n\n\
+             `lpns corrected` and `fair corrected` are our corrections of the papers' policies, and `no policy` is \
+             LPNS's or FairNVMe's layout with round robin. `evenkeel`, the default policy, is in every figure with a \
+             policy at play. No paper has these.\n\n\
              {COUNTING}\n{}",
             self.seed,
             summary(self)
@@ -37,15 +38,17 @@ impl Report {
                 text += "\n| figure | asked | seen | |\n| --- | --- | --- | --- |\n";
             }
             figures.iter().for_each(|figure| text += &rows(figure));
-            for (at, figure) in figures.iter().enumerate() {
+            beside(&figures).iter().for_each(|shown| text += &table(shown));
+            let mut told: Vec<&String> = Vec::new();
+            for figure in &figures {
                 figure.tables.iter().for_each(|shown| text += &table(shown));
-                let is_alike = |other: &&&Figure| other.deviation == figure.deviation;
-                let Some(why) = figure.deviation.as_ref().filter(|_| !figures[..at].iter().any(|it| is_alike(&it)))
-                else {
-                    continue;
-                };
-                let ids: Vec<&str> = figures.iter().filter(is_alike).map(|figure| figure.id).collect();
-                text += &format!("\n**{}**: {}\n", ids.join(", "), one_line(why));
+                for why in &figure.reasons {
+                    if !told.contains(&why) {
+                        let ids = figures.iter().filter(|other| other.reasons.contains(why)).map(|other| other.id);
+                        text += &format!("\n**{}**: {}\n", ids.collect::<Vec<_>>().join(", "), one_line(why));
+                        told.push(why);
+                    }
+                }
             }
             for one in uncovered {
                 text += &format!("\n**{}**: not covered: {}.\n", one.figure, one_line(&one.why));
@@ -66,9 +69,9 @@ const COUNTING: &str = "\
 fn summary(report: &Report) -> String {
     let mut shown = Table::new("", &["paper"]);
     shown.head.extend(Evidence::ALL.map(|evidence| evidence.name().to_owned()));
-    for (paper, counts) in super::counts(&report.figures) {
+    for (name, counts) in super::counts(&report.figures) {
         let cells = Evidence::ALL.into_iter().zip(counts).map(|(evidence, count)| evidence.count(count));
-        shown.rows.push(std::iter::once(paper.name().to_owned()).chain(cells).collect());
+        shown.rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
     }
     grid(&shown)
 }

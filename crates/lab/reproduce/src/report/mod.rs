@@ -17,7 +17,7 @@ mod tests;
 mod write;
 
 pub use evidence::Evidence;
-pub use figure::{Criterion, Figure, Table, Uncovered};
+pub use figure::{Beside, Criterion, EVENKEEL, Figure, Table, Uncovered};
 pub use html::{escape, page};
 pub(crate) use number::percent;
 pub use number::short as short_number;
@@ -40,16 +40,22 @@ pub struct Report {
     pub uncovered: Vec<Uncovered>,
 }
 
-/// Each paper that was measured, with its count of each kind in the order of [`Evidence::ALL`].
-pub fn counts(figures: &[Figure]) -> Vec<(Paper, [(usize, usize); Evidence::ALL.len()])> {
-    let of = |paper: Paper| {
-        let figures = figures.iter().filter(move |figure| figure.paper == paper);
-        let sum = |evidence| {
-            let counts = figures.clone().map(|figure| figure.count(evidence));
+/// For each of [`Evidence::ALL`], how many hold and how many there are.
+pub type Counts = [(usize, usize); Evidence::ALL.len()];
+
+/// The counts of each paper that was measured, and below several papers those of all.
+pub fn counts(figures: &[Figure]) -> Vec<(&'static str, Counts)> {
+    let of = |is_its: &dyn Fn(Paper) -> bool| {
+        Evidence::ALL.map(|evidence| {
+            let counts = figures.iter().filter(|figure| is_its(figure.paper)).map(|figure| figure.count(evidence));
             counts.fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
-        };
-        (paper, Evidence::ALL.map(sum))
+        })
     };
     let is_there = |paper: &Paper| figures.iter().any(|figure| figure.paper == *paper);
-    Paper::ALL.into_iter().filter(is_there).map(of).collect()
+    let papers = Paper::ALL.into_iter().filter(is_there);
+    let mut all: Vec<_> = papers.map(|paper| (paper.name(), of(&|other| other == paper))).collect();
+    if all.len() > 1 {
+        all.push(("All of them", of(&|_| true)));
+    }
+    all
 }

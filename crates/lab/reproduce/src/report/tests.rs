@@ -22,7 +22,7 @@ fn lines() -> Figure {
     figure.tables.push(Table { rows, ..Table::new("In short", &["system", "seen"]) });
     figure.plots.push(Plot::lines("mean (µs)", "VM2's load").log_y().mark(50.0, "promised"));
     figure.plots.push(Plot::lines("nothing has this", "VM2's load"));
-    figure.deviation = Some("SPDK < LPNS only if its reactor were free.".into());
+    figure.reasons.push("SPDK < LPNS only if its reactor were free.".into());
     figure
 }
 

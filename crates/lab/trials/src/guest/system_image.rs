@@ -15,6 +15,8 @@ use super::prepare::RELEASE;
 /// Names the cached folders; raise it when what is in an image changes.
 const RECIPE: u32 = 1;
 
+const NEXT_RELEASE: &str = "forky";
+
 /// What each system has, with all that they depend on.
 const PACKAGES: [&str; 6] = ["?essential", "systemd", "systemd-sysv", "passwd", "kmod", "e2fsprogs"];
 
@@ -28,6 +30,8 @@ pub enum System {
     Plain,
     /// A host of containers, with what they can be made of without a registry.
     Containers,
+    /// Of Debian's next release, whose systemd takes volumes from storage providers (since 261).
+    Volumes,
 }
 
 impl System {
@@ -36,6 +40,14 @@ impl System {
         match self {
             Self::Plain => "system",
             Self::Containers => "containers",
+            Self::Volumes => "volumes",
+        }
+    }
+
+    fn suite(self) -> &'static str {
+        match self {
+            Self::Plain | Self::Containers => RELEASE,
+            Self::Volumes => NEXT_RELEASE,
         }
     }
 
@@ -43,6 +55,7 @@ impl System {
         let more: &[&str] = match self {
             Self::Plain => &[],
             Self::Containers => &["udev", "podman", "crun", "systemd-container", "busybox-static"],
+            Self::Volumes => &["udev", "mount", "systemd-container"],
         };
         [&PACKAGES[..], more].concat()
     }
@@ -61,8 +74,8 @@ fn build(dir: &Path, system: System) -> Result<()> {
     let start = Instant::now();
     let step = |text: &str| println!("guest-prepare [{:5.1} s] {text}", start.elapsed().as_secs_f64());
 
-    step(&format!("Debian {RELEASE} with {}", system.packages().join(", ")));
-    let root = debian::install(dir, &[RELEASE], &system.packages())?;
+    step(&format!("Debian {} with {}", system.suite(), system.packages().join(", ")));
+    let root = debian::install(dir, &[system.suite()], &system.packages())?;
 
     step("its file system");
     let mut make = Command::new("mke2fs");

@@ -9,7 +9,7 @@ use config::Tenant;
 use guest_memory::Mapping;
 use io_model::{Placed, TenantId};
 use layout::Placement;
-use nvme_controller::{Controller, ControllerConfig, Doorbells, NamespaceConfig, Part};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, NamespaceConfig, Part, VECTORS};
 use policy::TenantPriority;
 use vfio_user::{DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
 
@@ -69,7 +69,8 @@ pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Map
     }
     let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
     irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
-    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
+    // As the table in configuration space has: Cloud Hypervisor gives eventfds for all of it.
+    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(VECTORS.into()) };
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let spec = DeviceSpec { name: tenant.name.clone(), regions, irqs, resettable: true, budget: budget(tenant) };

@@ -7,11 +7,11 @@ pub mod cases;
 pub mod sweeps;
 
 use io_model::Nanos;
-use policy::{Class, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{Class, FairConfig, LpnsConfig, PolicyConfig, Variant};
 use sim::workload::Workload;
 use sim::{HostCosts, Layout, PathCosts, Scenario};
 
-use super::bench::{profile, tenant};
+use super::bench::{EVENKEEL, evenkeel, profile, tenant};
 use crate::runner::Context;
 
 /// Intel DC P3520.
@@ -20,7 +20,7 @@ const P3520: &str = "P3520";
 const PM1735: &str = "PM1735";
 
 /// What the paper compares, our correction of FairNVMe and the default policy on the daemon's layout, and a control.
-const SHARED: [&str; 7] = ["Virtio", "SPDK", "LPNS", FAIR[0], FAIR[1], "evenkeel", CONTROL];
+const SHARED: [&str; 7] = ["Virtio", "SPDK", "LPNS", FAIR[0], FAIR[1], EVENKEEL, CONTROL];
 /// FairNVMe as published, and our correction of it.
 const FAIR: [&str; 2] = ["FairNVMe", "fair corrected"];
 /// FairNVMe's layout with round robin: what holds here, too, is not the policy's doing.
@@ -65,10 +65,7 @@ fn scenario(context: &Context<'_>, system: &str, drive: &str, workloads: Vec<Wor
         "LPNS" => (Layout::Evenkeel, PolicyConfig::Lpns(lpns)),
         "FairNVMe" => (Layout::Mdev, fair(Variant::Published)),
         "fair corrected" => (Layout::Evenkeel, fair(Variant::Corrected)),
-        "evenkeel" => {
-            let figures = planner::drive_figures(&profile(drive)?);
-            (Layout::Evenkeel, PolicyConfig::Evenkeel(EvenkeelConfig::on(&figures)))
-        }
+        EVENKEEL => (Layout::Evenkeel, evenkeel(&profile(drive)?)),
         CONTROL => (Layout::Mdev, PolicyConfig::Passthrough),
         _ => return Err(format!("no system {system}")),
     };

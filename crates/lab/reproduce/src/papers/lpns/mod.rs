@@ -15,12 +15,12 @@ pub mod queues;
 pub mod web;
 
 use io_model::Nanos;
-use policy::{EvenkeelConfig, LpnsConfig, PolicyConfig, Terms, Variant};
+use policy::{LpnsConfig, PolicyConfig, Terms, Variant};
 use rivals::{D2fqConfig, K2Config, LabConfig, MqfqConfig};
 use sim::workload::Workload;
 use sim::{Layout, Report, Scenario};
 
-use super::bench::{first, mean_us, profile, tenant};
+use super::bench::{EVENKEEL, evenkeel, first, mean_us, profile, tenant};
 use crate::runner::Context;
 
 /// Intel Optane P5800X, 400 GB.
@@ -31,7 +31,7 @@ const PM1735: &str = "PM1735";
 /// LPNS as published.
 const LPNS: &str = "LPNS";
 /// Our correction of LPNS, and the default policy, on LPNS's layout.
-const OURS: [&str; 2] = ["lpns corrected", "evenkeel"];
+const OURS: [&str; 2] = ["lpns corrected", EVENKEEL];
 /// The systems that know the promise.
 const KEEPERS: [&str; 3] = [LPNS, OURS[0], OURS[1]];
 /// LPNS's layout with round robin: what holds here, too, is not the policy's doing.
@@ -79,10 +79,7 @@ fn scenario(context: &Context<'_>, system: &str, drive: &str, vms: &[Vm], ms: u6
     let (layout, policy) = match system {
         LPNS => (Layout::Evenkeel, lpns(Variant::Published)),
         "lpns corrected" => (Layout::Evenkeel, lpns(Variant::Corrected)),
-        "evenkeel" => {
-            let figures = planner::drive_figures(&profile(drive)?);
-            (Layout::Evenkeel, PolicyConfig::Evenkeel(EvenkeelConfig::on(&figures)).into())
-        }
+        EVENKEEL => (Layout::Evenkeel, evenkeel(&profile(drive)?).into()),
         CONTROL => (Layout::Evenkeel, PolicyConfig::Passthrough.into()),
         "K2 (32)" => (Layout::K2, LabConfig::K2(K2Config { max_in_flight: 32 })),
         "K2 (16)" => (Layout::K2, LabConfig::K2(K2Config { max_in_flight: 16 })),

@@ -2,10 +2,11 @@
 //!
 //! The paper has fewer HWQs than VQs in all of its experiments, and none that turns the scheduling off.
 
-use policy::{Lending, LpnsConfig, PolicyConfig, Variant};
+use policy::{Lending, PolicyConfig};
+use rivals::LabConfig::Product;
 use sim::{Layout, Scenario};
 
-use super::{LPNS, OURS, PM1735, figures_of, mix, scenario, vm1_us};
+use super::{LPNS, OURS, PM1735, mix, scenario, vm1_us};
 use crate::papers::bench::{each, ends, fio, mean_us, range, run};
 use crate::report::Figure;
 use crate::runner::{Context, Error};
@@ -15,8 +16,8 @@ const LENDINGS: [(&str, Lending); 3] = [
     ("switching without weights", Lending::Turns),
     ("neither", Lending::Never),
 ];
-/// Those that have HWQs to lend.
-const SYSTEMS: [&str; 2] = [LPNS, OURS[0]];
+/// Those that have HWQs to lend, and the default policy, which has none.
+const SYSTEMS: [&str; 3] = [LPNS, OURS[0], OURS[1]];
 const VM1: &str = "VM1's mean latency (µs)";
 /// VM1, three light neighbours and four heavy ones.
 const LIGHT_VMS: usize = 3;
@@ -33,12 +34,16 @@ fn one(context: &Context<'_>, id: &'static str, hwq_depth: u32) -> Result<Figure
     let mut figure = context.figure(id);
     let mut vms = mix(1, &fio(4, 1, 100), LIGHT_VMS, &fio(4, 1, 70));
     vms.extend(mix(0, &fio(4, 1, 100), HEAVY_VMS, &fio(4, 32, 70)));
-    let cases = each(each(SYSTEMS, LENDINGS), [2, 4, 8, 16_u16]);
-    let seen = context.all(cases, |((system, (_, lending)), hwqs_shared)| {
-        let base = scenario(context, system, PM1735, &vms, 1_000)?;
-        let variant = if *system == LPNS { Variant::Published } else { Variant::Corrected };
-        let policy = PolicyConfig::Lpns(LpnsConfig { variant, lending: *lending, ..figures_of(PM1735) }).into();
-        run(&Scenario { policy, layout: Layout::Mdev, hwqs_shared: *hwqs_shared, hwq_depth, ..base })
+    let lent = each(SYSTEMS, LENDINGS).into_iter().filter(|(system, (_, lending))| {
+        // One way is enough where nothing is lent.
+        *system != OURS[1] || *lending == Lending::Never
+    });
+    let seen = context.all(each(lent, [2, 4, 8, 16_u16]), |((system, (_, lending)), hwqs_shared)| {
+        let mut base = scenario(context, system, PM1735, &vms, 1_000)?;
+        if let Product(PolicyConfig::Lpns(config)) = &mut base.policy {
+            config.lending = *lending;
+        }
+        run(&Scenario { layout: Layout::Mdev, hwqs_shared: *hwqs_shared, hwq_depth, ..base })
     })?;
     for (((system, (lending, _)), hwqs), report) in seen {
         let (name, hwqs) = (format!("{system}, {lending}"), u32::from(hwqs));
@@ -47,7 +52,7 @@ fn one(context: &Context<'_>, id: &'static str, hwq_depth: u32) -> Result<Figure
         figure.show(&name, hwqs, "mean latency of the light neighbours (µs)", light / LIGHT_VMS as f64);
         figure.show(&name, hwqs, "all VMs (kIOPS)", report.total_iops() / 1e3);
     }
-    for system in SYSTEMS {
+    for system in &SYSTEMS[..2] {
         let all = figure.seen(VM1, |name| name.starts_with(&format!("{system}, ")));
         let (low, high) = ends(&all);
         let text = format!("{system}: VM1's mean within 5 % with any number of HWQs, any scheduling");

@@ -7,7 +7,7 @@ use sim::workload::{Fio, Open, Workload};
 use sim::{Fault, FaultKind, Layout, Scenario, Tenant};
 
 use super::DISK_BYTES;
-use crate::papers::bench::{access, each, play, profile, tenant};
+use crate::papers::bench::{EVENKEEL, access, each, evenkeel, play, profile, tenant};
 use crate::report::Figure;
 use crate::runner::{Context, Error};
 
@@ -25,6 +25,8 @@ const PAGE: u32 = 4096;
 /// The largest command up to which `drr` is held to its word.
 const LARGEST: u32 = 128 << 10;
 const BEST_EFFORT: Class = Class::BestEffort { weight: 1 };
+/// Those that keep promises.
+const KEEPERS: [&str; 2] = ["lpns", EVENKEEL];
 
 /// Drives, with the 4 KiB commands that fill each.
 const DRIVES: [(&str, u32); 2] = [("p5800x", 64), ("p3700", 128)];
@@ -94,7 +96,9 @@ fn others_p99(
     last: Tenant,
     faults: Vec<Fault>,
 ) -> Result<f64, String> {
+    let profile = profile(drive)?;
     let config: LabConfig = match policy {
+        EVENKEEL => evenkeel(&profile).into(),
         "drr" => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::drr() }).into(),
         "wrr" => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::wrr() }).into(),
         "lpns" => PolicyConfig::Lpns(LpnsConfig::p5800x()).into(),
@@ -103,8 +107,8 @@ fn others_p99(
     };
     let others = (0..OTHERS).map(|at| tenant(format!("tenant {at}"), *class, JOBS, DISK_BYTES, others.clone()));
     let tenants = others.chain([last]).collect();
-    let layout = if policy == "lpns" { Layout::Evenkeel } else { Layout::Mdev };
-    let scenario = context.scenario(profile(drive)?, tenants, (50, 400));
+    let layout = if KEEPERS.contains(&policy) { Layout::Evenkeel } else { Layout::Mdev };
+    let scenario = context.scenario(profile, tenants, (50, 400));
     let report = play(&Scenario { layout, policy: config, faults, ..scenario })?;
     Ok(report.tenants.iter().take(OTHERS).map(|tenant| tenant.latency.p99_ns).max().unwrap_or(0) as f64)
 }
@@ -112,7 +116,7 @@ fn others_p99(
 /// A drive that is booked out.
 pub fn booked_out(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = context.figure("rogue");
-    let cases = each(each(DRIVES, ["drr", "wrr"]), Rogue::all());
+    let cases = each(each(DRIVES, ["drr", "wrr", EVENKEEL]), Rogue::all());
     let seen = context.all(cases, |((drive, policy), rogue)| rogue.felt(context, *drive, policy))?;
     for (((drive, policy), rogue), percent) in &seen {
         figure.show(&format!("{policy} on {}", drive.0), rogue.name(), METRIC, *percent);
@@ -147,11 +151,12 @@ pub fn idle(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
         ("wrr, 16 in flight", "wrr", 16),
         ("fair", "fair", window),
         ("lpns", "lpns", window),
+        (EVENKEEL, EVENKEEL, window),
         ("caps", "caps", window),
     ];
     let p99s = context.all(each(ways, [1.0, 4.0]), |((_, policy, window), times)| {
         let promised = Class::guaranteed(Some(Nanos::from_micros(100)));
-        let class = if *policy == "lpns" { promised } else { BEST_EFFORT };
+        let class = if KEEPERS.contains(policy) { promised } else { BEST_EFFORT };
         let load = open(ROGUE_JOBS, share_iops * times);
         let mut rogue = tenant("rogue", BEST_EFFORT, ROGUE_JOBS, DISK_BYTES, load);
         if *policy == "caps" {

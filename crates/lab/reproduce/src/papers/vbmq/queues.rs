@@ -1,8 +1,8 @@
 //! Fig. 7 to 9: how many submission queues; event-driven threads or polling ones.
 
-use super::{BARE_METAL, EVENT, IODEPTH, NULL, VBMQ, VCPUS, kiops, play};
+use super::{BARE_METAL, EVENT, IODEPTH, NULL, ONE_POLLER, VBMQ, VCPUS, kiops, play};
 use crate::paper::{Printed, derived, printed};
-use crate::papers::bench::{each, list, most};
+use crate::papers::bench::{EVENKEEL, each, list, most};
 use crate::report::{Figure, Row, short_number};
 use crate::runner::{Context, Error};
 
@@ -17,8 +17,8 @@ pub fn fig7(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     const SLACK: f64 = 0.01;
     let mut figure = context.figure("fig7");
     let load = (VCPUS.into(), IODEPTH, 100);
-    let seen =
-        context.all(each([VBMQ, EVENT], QUEUES), |(system, queues)| play(context, system, *queues, NULL, load))?;
+    let seen = context
+        .all(each([VBMQ, EVENT, EVENKEEL], QUEUES), |(system, queues)| play(context, system, *queues, NULL, load))?;
     for ((system, queues), (iops, _)) in seen {
         figure.show(system, u32::from(queues), IOPS, iops);
     }
@@ -46,13 +46,14 @@ fn fig8(context: &Context<'_>) -> Result<Figure, Error> {
     const TOLERANCE: f64 = 0.03;
     const RATIO: &str = "event-driven over polling (fraction)";
     let mut figure = context.figure("fig8");
-    let seen = context.all(each([1, 4, 8, 12, 16, 20], [EVENT, VBMQ]), |(jobs, system)| {
+    let seen = context.all(each([1, 4, 8, 12, 16, 20], [EVENT, VBMQ, EVENKEEL]), |(jobs, system)| {
         play(context, system, VCPUS, NULL, (*jobs, IODEPTH, 100))
     })?;
-    for pair in seen.chunks(2) {
-        let [((jobs, _), (event, _)), (_, (polling, _))] = pair else { continue };
-        figure.show(EVENT, *jobs, IOPS, *event);
-        figure.show(VBMQ, *jobs, IOPS, *polling);
+    for ((jobs, system), (iops, _)) in &seen {
+        figure.show(system, *jobs, IOPS, *iops);
+    }
+    for by_system in seen.chunks(3) {
+        let [((jobs, _), (event, _)), (_, (polling, _)), _] = by_system else { continue };
         figure.push(Row::new(EVENT, *jobs, RATIO, event / polling).against(EVENT_OVER_POLLING, TOLERANCE));
     }
     let ratios = figure.curve(EVENT, RATIO);
@@ -63,12 +64,14 @@ fn fig8(context: &Context<'_>) -> Result<Figure, Error> {
 
 fn fig9(context: &Context<'_>) -> Result<Figure, Error> {
     /// One 4K read takes 40 µs, and 13.5 µs with polling.
-    const SYSTEMS: [(&str, Option<Printed>); 5] = [
+    const SYSTEMS: [(&str, Option<Printed>); 7] = [
         (EVENT, Some(printed(40.0))),
         (VBMQ, Some(printed(13.5))),
         ("Baseline", None),
         ("VBDP", None),
         (BARE_METAL, None),
+        (EVENKEEL, None),
+        (ONE_POLLER, None),
     ];
     let mut figure = context.figure("fig9");
     let seen = context.all(SYSTEMS, |(system, _)| play(context, system, VCPUS, NULL, (1, 1, 100)))?;

@@ -25,6 +25,7 @@ mod recipes_containers;
 mod ublk;
 mod virtio;
 mod virtio_data;
+mod volumes;
 
 use anyhow::Result;
 
@@ -50,9 +51,10 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 9] = [
+pub const BY_PATH: [(&[&str], &[&str]); 10] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
+    (&["packaging/evenkeel-storage-provider", "crates/evenkeel/src/storage_provider/"], &["volumes-"]),
     (
         &["crates/backends/nvme", "crates/daemon/host-drives/", "crates/daemon/config/src/host/"],
         &["nvme-drive-", "nvme-commands-", "drive-", "drives-"],
@@ -131,4 +133,5 @@ pub const ALL: &[Test] = &[
     full("daemon-killed-while-guests-reset", kill::few_kills_while_guests_reset),
     full("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
     full("recipe-containers", recipes_containers::containers),
+    full("volumes-of-systemd", volumes::acquired_and_mounted),
 ];
