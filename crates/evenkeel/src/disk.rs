@@ -1,5 +1,6 @@
 //! `evenkeel disk`: disks that are created and changed while the daemon runs.
 
+mod keys;
 mod listing;
 mod options;
 
@@ -14,6 +15,7 @@ use api::{
 use clap::Subcommand;
 use io_model::units::Size;
 
+use self::keys::{Erase, Unlock};
 use self::listing::{disks, one};
 use self::options::in_options;
 use crate::output::print;
@@ -130,6 +132,10 @@ enum Command {
     },
     /// Delete a disk and all its data; its space is free once overwritten.
     Delete(Delete),
+    /// Give an encrypted disk another key: nobody can read its data any more.
+    Erase(Erase),
+    /// Hand over a tenant's own key of a disk, which is served from then on.
+    Unlock(Unlock),
 }
 
 /// An option of a disk that may be given several times.
@@ -192,9 +198,10 @@ struct Delete {
     #[arg(long)]
     force: bool,
 
-    /// How to overwrite the data: once with zeros, or three verified passes of ones, random data and zeros
-    #[arg(long, value_enum, default_value = "zeros")]
-    wipe: WipeMethod,
+    /// How to overwrite the data: once with zeros (default), or three verified passes of ones, random data and zeros.
+    /// An encrypted disk is overwritten only if this is given
+    #[arg(long, alias = "and-wipe", value_enum, num_args = 0..=1, default_missing_value = "zeros")]
+    wipe: Option<WipeMethod>,
 
     /// Wait until its space is free
     #[arg(long)]
@@ -257,6 +264,8 @@ pub fn run(args: Args) -> Result<()> {
             print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Delete(delete) => run_delete(&delete),
+        Command::Erase(erase) => keys::erase(&erase),
+        Command::Unlock(unlock) => keys::unlock(&unlock),
     }
 }
 
@@ -268,14 +277,14 @@ fn warn(disk: &Disk) {
 fn run_delete(delete: &Delete) -> Result<()> {
     let Delete { name, yes, force, wipe, wait, daemon } = delete;
     let daemon_at = Rest::new(&daemon.socket);
-    if !yes && !is_confirmed(&daemon_at, name)? {
+    if !yes && !is_confirmed(&daemon_at, name, "Delete")? {
         let remedy = "--yes deletes it without a question";
         return Err(Problem::new(400, "not-confirmed", "nothing is deleted", remedy).into());
     }
-    let wipe = match wipe {
+    let wipe = wipe.map(|wipe| match wipe {
         WipeMethod::Zeros => Wipe::Zeros,
         WipeMethod::ThreePasses => Wipe::ThreePasses,
-    };
+    });
     let mut left = daemon_at.delete(name, Deletion { force: *force, wipe })?;
     if *wait {
         wait_for_wipe(&daemon_at, name)?;
@@ -324,9 +333,9 @@ fn look_until_known(daemon: &Rest, name: &str, mut left: Vec<Operation>) -> Resu
     Ok(left)
 }
 
-fn is_confirmed(daemon: &Rest, name: &str) -> Result<bool> {
+fn is_confirmed(daemon: &Rest, name: &str, what: &str) -> Result<bool> {
     let size = daemon.disk(name).map(|disk| format!(" ({})", Size(disk.size_bytes))).unwrap_or_default();
-    is_typed(name, &format!("Delete {name}{size} and all its data? Type its name: "))
+    is_typed(name, &format!("{what} {name}{size} and all its data? Type its name: "))
 }
 
 /// Asks the user on the terminal to type a name.

@@ -72,7 +72,11 @@ impl<B: Backend> Encrypted<B> {
         }
     }
 
-    /// Takes over changes of the keys, if there are any.
+    /// Takes over changes of the keys. A key that no disk has any more is no longer here then.
+    pub fn take_keys(&mut self) {
+        self.refresh();
+    }
+
     #[inline]
     fn refresh(&mut self) {
         if self.keys.changes() != self.ciphers.changes {
@@ -359,14 +363,12 @@ impl Ciphers {
     /// Takes over all changes so far. A cipher whose key stays is kept.
     fn rebuild(&mut self, keys: &Keys) {
         self.changes = keys.changes();
-        let mut before: Vec<_> = std::mem::take(&mut self.slots).into_iter().map(Some).collect();
+        let mut before = std::mem::take(&mut self.slots);
         let mut kept = |disk: DiskId, key: &Arc<_>| {
-            let at = before.iter().position(|it| {
-                it.as_ref().is_some_and(|(its, access, _)| {
-                    *its == disk && matches!(access, Access::Key(own) if Arc::ptr_eq(own, key))
-                })
-            })?;
-            before[at].take().map(|(_, _, slot)| slot)
+            let at = before.binary_search_by_key(&disk, |(its, ..)| *its).ok()?;
+            let (_, access, slot) = &mut before[at];
+            let is_same = matches!(access, Access::Key(own) if Arc::ptr_eq(own, key));
+            is_same.then(|| std::mem::replace(slot, Slot::Locked))
         };
         let slot = |(disk, access): (DiskId, Access)| {
             let slot = match &access {

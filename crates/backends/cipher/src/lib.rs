@@ -27,3 +27,8 @@ mod keys;
 pub use encrypted::Encrypted;
 pub use key::{DataKey, KeyError};
 pub use keys::{Access, Keys};
+
+/// Has OpenSSL read its configuration, which threads behind the daemon's walls may not.
+pub fn prepare() {
+    openssl::init();
+}

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
-    DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Event, EventKind, Events, EventsAfter,
-    Exported, HeldRow, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant, LiveVerdict,
-    MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted, PriceRow, Problem,
-    Snapshot, Step, TenantRow, Wipe,
+    DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Erasure, Event, EventKind, Events,
+    EventsAfter, Exported, HeldRow, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant,
+    LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted,
+    PriceRow, Problem, Snapshot, Step, TenantKey, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -33,7 +33,8 @@ use crate::roles::Role;
 use crate::stats;
 use crate::token::{self, Token};
 use observe::events::Happened;
-use runtime::command::{Command, DiskCommand, Handle, Reply};
+use runtime::command::{Command, DiskCommand, Handed, Handle, Reply};
+use zeroize::Zeroizing;
 
 /// The time limit of one request, beyond the span that it asks about.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
@@ -52,7 +53,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         license(name = "Apache-2.0")
     ),
     paths(
-        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive,
+        list, create, show, change, delete, erase, unlock, attach, detach, operations, drives, add_drive, remove_drive,
         apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace,
         http_observed::live, http_observed::live_of, stats::stats
     ),
@@ -96,6 +97,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         PriceRow,
         Problem,
         Snapshot,
+        TenantKey,
         TenantRow,
         Wipe
     )),
@@ -109,7 +111,8 @@ struct Descriptions;
 impl utoipa::Modify for Descriptions {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let items = document.paths.paths.values_mut();
-        let operations = items.flat_map(|item| [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete]);
+        let operations =
+            items.flat_map(|item| [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete]);
         for (status, response) in operations.flatten().flat_map(|operation| &mut operation.responses.responses) {
             let RefOr::T(response) = response else { continue };
             if response.description.is_empty() {
@@ -142,6 +145,8 @@ pub fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
+        .route("/v1/disks/{name}/erase", post(erase))
+        .route("/v1/disks/{name}/key", put(unlock))
         .route("/v1/disks/{name}/attachments", post(attach))
         .route("/v1/disks/{name}/trace", post(http_why::trace))
         .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
@@ -343,6 +348,43 @@ async fn delete(
 ) -> Result<Json<Vec<Operation>>, Refused> {
     let Query(deletion) = deletion?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::Delete(name, deletion, reply)).await??))
+}
+
+/// Gives an encrypted disk another key, so that its data can't be read any more. The answer comes once the new key is
+/// durable and the former one is in no memory. A disk that is attached to a client is refused without `force`.
+#[utoipa::path(
+    post, path = "/v1/disks/{name}/erase", params(("name" = String, Path, description = "Name of the disk")),
+    request_body = Erasure,
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn erase(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    Object(erasure): Object<Erasure>,
+) -> Result<Json<Disk>, Refused> {
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Erase(name, erasure, reply)).await??))
+}
+
+/// Hands over a tenant's own key of a disk, which is served from then on. A wrong key is refused. After a client
+/// detached, or the daemon started again, the disk is locked until the key is handed over once more.
+#[utoipa::path(
+    put, path = "/v1/disks/{name}/key", params(("name" = String, Path, description = "Name of the disk")),
+    request_body = TenantKey,
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn unlock(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    Object(TenantKey { key, erase }): Object<TenantKey>,
+) -> Result<Json<Disk>, Refused> {
+    let handed = Handed { key: Zeroizing::new(key), erase };
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Unlock(name, handed, reply)).await??))
 }
 
 /// Attaches a namespace to an NVMe tenant. The guest sees it at once. Repeating the request is harmless.

@@ -214,6 +214,8 @@ pub enum DiskState {
     Zeroing,
     /// Zeroing failed, so no client can attach. The daemon tries again when it starts next.
     Failed,
+    /// The daemon does not have the disk's key. No client can attach until it has.
+    Locked,
     /// The disk is being deleted.
     Leaving,
 }
@@ -225,6 +227,7 @@ impl DiskState {
             Self::Served => "served",
             Self::Zeroing => "zeroing",
             Self::Failed => "failed",
+            Self::Locked => "locked",
             Self::Leaving => "leaving",
         }
     }
@@ -312,9 +315,6 @@ pub struct Disk {
     /// Whose key encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub encryption: Option<String>,
-    /// `true`: the daemon does not have the disk's key, and its commands fail.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub locked: bool,
     /// The limits, in words. Absent: none.
     pub limits: Option<String>,
     /// The limits, as numbers.
@@ -357,9 +357,36 @@ pub struct Deletion {
     /// Delete the disk even if a client is attached; its connection ends. A namespace is detached from its tenants.
     #[serde(default)]
     pub force: bool,
-    /// How the deleted data is overwritten.
+    /// How the deleted data is overwritten. Absent: with zeros; an encrypted disk's data is not overwritten, since its
+    /// key is gone.
     #[serde(default)]
-    pub wipe: Wipe,
+    pub wipe: Option<Wipe>,
+}
+
+/// A tenant's own key of a disk. The daemon keeps it in memory alone, until the client detaches or the daemon ends.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantKey {
+    /// 64 bytes in hexadecimal: the two AES-256 keys of XTS.
+    pub key: String,
+    /// The disk takes this key in place of its former one, and its data can't be read any more.
+    #[serde(default)]
+    pub erase: bool,
+}
+
+impl std::fmt::Debug for TenantKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TenantKey").field("erase", &self.erase).finish_non_exhaustive()
+    }
+}
+
+/// How to erase an encrypted disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Erasure {
+    /// Erase the disk even if a client is attached: it finds noise.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// State of a background operation.

@@ -24,6 +24,8 @@ pub enum EventKind {
     Detached,
     /// A tenant or namespace was deleted.
     Deleted,
+    /// An encrypted disk got another key: its data can't be read any more.
+    Erased,
     /// A deleted disk's data was overwritten, and its space is free.
     Wiped,
     /// A deleted disk's data can't be overwritten. Its space stays reserved until the daemon starts next.
@@ -52,6 +54,7 @@ impl EventKind {
             Self::Attached => "attached",
             Self::Detached => "detached",
             Self::Deleted => "deleted",
+            Self::Erased => "erased",
             Self::Wiped => "wiped",
             Self::WipeFailed => "wipe failed",
             Self::PromiseBroken => "promise broken",

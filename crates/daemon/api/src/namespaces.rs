@@ -25,6 +25,9 @@ pub struct Namespace {
     /// Block size in bytes: 512 or 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
+    /// Whose key encrypts it: `host`, `tenant` or `none`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encryption: Option<String>,
 }
 
 /// The `[[namespace]]` sections of a configuration.
@@ -105,7 +108,8 @@ mod tests {
     fn a_section_says_who_has_it() {
         let (name, size) = ("logs".to_owned(), "1GiB".to_owned());
         let (tenants, read_only) = (vec!["db".to_owned()], Vec::new());
-        let mut namespace = Namespace { name, size, nsid: 2, tenants, read_only, shared: false, lba_size: None };
+        let mut namespace =
+            Namespace { name, size, nsid: 2, tenants, read_only, shared: false, lba_size: None, encryption: None };
         namespace.attach("reader", true);
         namespace.attach("web", false);
         let section = namespace.to_section().unwrap();

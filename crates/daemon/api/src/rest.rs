@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, Apply, Attach, Deletion, Disk, DiskPatch, DiskSpec, Drive, DriveRemoval, Events, EventsAfter, Exported,
-    Live, NewDrive, Operation, Problem, Snapshot, StatsAsked, TraceAsked, Why, WhyAsked, Wipe,
+    Applied, Apply, Attach, Deletion, Disk, DiskPatch, DiskSpec, Drive, DriveRemoval, Erasure, Events, EventsAfter,
+    Exported, Live, NewDrive, Operation, Problem, Snapshot, StatsAsked, TenantKey, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -130,11 +130,28 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn delete(&self, name: &str, deletion: Deletion) -> Result<Vec<Operation>> {
         let wipe = match deletion.wipe {
-            Wipe::Zeros => "zeros",
-            Wipe::ThreePasses => "three-passes",
+            None => "",
+            Some(Wipe::Zeros) => "&wipe=zeros",
+            Some(Wipe::ThreePasses) => "&wipe=three-passes",
         };
-        let at = format!("{}?force={}&wipe={wipe}", at(name)?, deletion.force);
+        let at = format!("{}?force={}{wipe}", at(name)?, deletion.force);
         self.ask(Method::DELETE, &at, None::<&()>)
+    }
+
+    /// Erases an encrypted disk: gives it another key.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn erase(&self, name: &str, erasure: Erasure) -> Result<Disk> {
+        self.ask(Method::POST, &format!("{}/erase", at(name)?), Some(&erasure))
+    }
+
+    /// Hands over a tenant's own key of a disk.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn unlock(&self, name: &str, key: &TenantKey) -> Result<Disk> {
+        self.ask(Method::PUT, &format!("{}/key", at(name)?), Some(key))
     }
 
     /// Attaches a namespace to a tenant. It succeeds if the namespace is attached in the same way already.

@@ -60,7 +60,7 @@ impl Config {
                 None => self.tenants.push(tenant),
             }
         }
-        for namespace in draft.namespaces.drain(..).filter_map(NamespaceDraft::finish) {
+        for namespace in draft.namespaces.drain(..).filter_map(|namespace| namespace.finish(of_drive)) {
             let namespace = namespace::outside(namespace);
             match self.namespaces.iter_mut().find(|old| old.name == namespace.name) {
                 Some(old) => *old = namespace,

@@ -17,7 +17,7 @@ use crate::memory::MemoryDraft;
 use crate::namespace::NamespaceDraft;
 use crate::problem::Text;
 use crate::terms::TermsDraft;
-use crate::values::{ENCRYPTED_LBA_BYTES, Encryption};
+use crate::values::Encryption;
 use crate::view::View;
 
 /// What was read so far: `None` where a problem was noted.
@@ -69,6 +69,7 @@ impl Draft {
     pub fn finish(self) -> Option<Config> {
         let device = self.device?;
         let tenant = |tenant: TenantDraft| tenant.finish(device.encryption);
+        let namespace = |namespace: NamespaceDraft| namespace.finish(device.encryption);
         Some(Config {
             tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
             runtime_dir: self.runtime_dir?,
@@ -81,7 +82,7 @@ impl Draft {
             policy: self.policy?,
             pollers: self.pollers?,
             groups: self.groups?,
-            namespaces: self.namespaces.into_iter().map(NamespaceDraft::finish).collect::<Option<_>>()?,
+            namespaces: self.namespaces.into_iter().map(namespace).collect::<Option<_>>()?,
             warnings: Vec::new(),
             text: Text { file: PathBuf::new(), text: String::new() },
             view: View::only(0),
@@ -98,8 +99,8 @@ impl TenantDraft {
         let has_memory = self.memory.is_written;
         let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let (encryption, lba_bytes) = (self.encryption?.unwrap_or(of_drive), self.lba_size.0?);
-        let is_written = self.lba_size.1.is_some();
+        let encryption = self.encryption?.unwrap_or(of_drive);
+        let lba_bytes = encryption.lba_bytes(self.lba_size.0?, self.lba_size.1.is_some());
         let marks = TenantMarks {
             name: name.span(),
             size: size.span(),
@@ -120,7 +121,7 @@ impl TenantDraft {
             memory,
             overcommit: self.overcommit?,
             demand: self.demand?,
-            lba_bytes: if is_written || encryption == Encryption::None { lba_bytes } else { ENCRYPTED_LBA_BYTES },
+            lba_bytes,
             encryption,
             doorbells: doorbells?,
             queues: self.queues?,

@@ -11,6 +11,7 @@ use crate::TENANTS_MAX;
 use crate::keys::{SCHEMA, Values, namespace as keys};
 use crate::problem::{OUTSIDE, Sink};
 use crate::section::{Items, Section, Wrong};
+use crate::values::Encryption;
 
 /// Identifiers that namespaces can have beside a tenant's own disk, which is 1.
 pub const NSIDS: RangeInclusive<u32> = keys::NSID.values.range();
@@ -30,6 +31,8 @@ pub struct Namespace {
     pub shared: bool,
     /// LBA size of a new one: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
+    /// Of a new one.
+    pub encryption: Encryption,
     pub(crate) marks: NamespaceMarks,
 }
 
@@ -66,12 +69,17 @@ pub(crate) struct NamespaceDraft {
     read_only: Option<Vec<Spanned<String>>>,
     pub shared: Option<bool>,
     lba_bytes: Option<u32>,
+    /// `Some(None)`: the drive's.
+    encryption: Option<Option<Encryption>>,
     lba_size_mark: Option<Range<usize>>,
     pub tenants_mark: Option<Range<usize>>,
 }
 
 impl NamespaceDraft {
-    pub fn finish(self) -> Option<Namespace> {
+    /// `of_drive`: what new disks of the drive have.
+    pub fn finish(self, of_drive: Encryption) -> Option<Namespace> {
+        let encryption = self.encryption?.unwrap_or(of_drive);
+        let lba_bytes = encryption.lba_bytes(self.lba_bytes?, self.lba_size_mark.is_some());
         let (name, size) = (self.name?, self.size?);
         let marks = NamespaceMarks { name: name.span(), size: size.span(), lba_size: self.lba_size_mark };
         let attach = |read_only| move |it: Spanned<String>| Attachment { tenant: it.into_inner(), read_only };
@@ -82,7 +90,8 @@ impl NamespaceDraft {
             nsid: self.nsid?.into_inner(),
             attachments: writers.chain(self.read_only?.into_iter().map(attach(true))).collect(),
             shared: self.shared?,
-            lba_bytes: self.lba_bytes?,
+            lba_bytes,
+            encryption,
             marks,
         })
     }
@@ -101,6 +110,7 @@ impl NamespaceDraft {
             read_only: tenants(true),
             shared: Some(namespace.shared),
             lba_bytes: Some(namespace.lba_bytes),
+            encryption: Some(Some(namespace.encryption)),
             lba_size_mark: namespace.marks.lba_size.clone(),
             tenants_mark: None,
         }
@@ -160,6 +170,7 @@ fn read_namespace(sink: &mut Sink<'_>, mut section: Section<'_, '_>) -> Namespac
         read_only: keys::READ_ONLY.get_or_default(sink, &section),
         shared: keys::SHARED.get_or_default(sink, &section),
         lba_bytes: keys::LBA_SIZE.get_or_default(sink, &section),
+        encryption: keys::ENCRYPTION.get_if_any(sink, &section),
         lba_size_mark: section.mark("lba_size"),
         tenants_mark: section.mark("tenants"),
     }

@@ -105,6 +105,11 @@ impl Encryption {
     pub fn name(self) -> &'static str {
         word_of(ENCRYPTIONS, &self)
     }
+
+    /// The LBA size of a new disk: as the file says, or else 4096 where it is encrypted.
+    pub(crate) fn lba_bytes(self, bytes: u32, is_written: bool) -> u32 {
+        if is_written || self == Self::None { bytes } else { ENCRYPTED_LBA_BYTES }
+    }
 }
 
 impl Threads {

@@ -180,6 +180,8 @@ const FILES: &[Call] = &[
 
 /// Making and replacing them: the layout, sockets.
 const CHANGES: &[Call] = &[
+    // Keys of disks stay out of the swap.
+    any(SYS_mlock),
     any(SYS_fcntl),
     any(SYS_fsync),
     any(SYS_fdatasync),

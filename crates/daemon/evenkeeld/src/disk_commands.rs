@@ -80,6 +80,14 @@ impl Owner {
                 };
                 reply(deleted.map(|()| self.drives.values().flat_map(left).collect()));
             }
+            DiskCommand::Erase(name, erasure, reply) => match self.find_drive(&name) {
+                Some(drive) => drive.erase_disk(&name, erasure, reply),
+                None => reply(Err(self.no_such_disk(&name))),
+            },
+            DiskCommand::Unlock(name, handed, reply) => match self.find_drive(&name) {
+                Some(drive) => drive.unlock_disk(&name, handed, reply),
+                None => reply(Err(self.no_such_disk(&name))),
+            },
             DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
             DiskCommand::Drives(reply) => reply(self.describe_drives()),
             DiskCommand::AddDrive(drive, handed_over, reply) => self.begin_to_add_drive(drive, handed_over, reply),
@@ -378,12 +386,12 @@ impl ServedDrive {
             }
         }
         let config = self.state.config_without(name)?;
-        let method = match wipe {
+        let wipe = wipe.map(|wipe| match wipe {
             Wipe::Zeros => WipeMethod::Zeros,
             Wipe::ThreePasses => WipeMethod::ThreePasses,
-        };
+        });
         // When it has left nobody waits for it.
-        self.delete(name, method)?;
+        self.delete(name, wipe)?;
         self.take(config);
         Ok(())
     }
@@ -416,6 +424,7 @@ impl ServedDrive {
         let placement = self.state.placement(&tenant.name);
         let state = match () {
             () if live.leaving.is_some() => DiskState::Leaving,
+            () if self.locked.contains_key(&id) => DiskState::Locked,
             () if self.waiting.contains_key(&id) => DiskState::Zeroing,
             () if live.server.is_none() => DiskState::Failed,
             () => DiskState::Served,
@@ -445,7 +454,6 @@ impl ServedDrive {
             overcommit: tenant.is_promised() && tenant.overcommit,
             group: tenant.group.clone(),
             encryption: placement.and_then(|it| it.key.as_ref()).map(|key| key.owner().to_owned()),
-            locked: placement.is_some_and(|it| self.disk_keys.is_locked(it)),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config().reached_at(tenant).display().to_string()),

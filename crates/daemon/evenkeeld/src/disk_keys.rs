@@ -1,5 +1,6 @@
 //! Keys of encrypted disks: the host key, the keys of new disks, and what pollers are told.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,8 +8,9 @@ use anyhow::{Context, Result};
 use api::{DiskError, Reason};
 use backend_cipher::{Access, DataKey};
 use config::{Config, Encryption};
-use keys::{HostKey, StoredKey};
+use keys::{CheckValue, DataSecret, HostKey, StoredKey};
 use layout::{Placement, serial_of};
+use runtime::command::Handed;
 use zeroize::Zeroizing;
 
 /// The name of the host key among the service manager's credentials.
@@ -18,6 +20,8 @@ const CREDENTIAL: &str = "evenkeel-host-key";
 #[derive(Clone, Default)]
 pub(crate) struct DiskKeys {
     host: Option<Arc<HostKey>>,
+    /// Tenants' own keys, by the names of their disks.
+    handed: BTreeMap<String, Arc<DataSecret>>,
 }
 
 impl DiskKeys {
@@ -26,11 +30,12 @@ impl DiskKeys {
     /// # Errors
     /// The key can't be read, or others may read it.
     pub(crate) fn read(config: &Config) -> Result<Self> {
+        backend_cipher::prepare();
         let credential = || Some(PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL));
         let given = credential().filter(|path| path.exists());
         let Some(path) = config.keys.host_key.clone().or(given) else { return Ok(Self::default()) };
         let host = HostKey::read(&path).context("can't use the host key")?;
-        Ok(Self { host: Some(Arc::new(host)) })
+        Ok(Self { host: Some(Arc::new(host)), handed: BTreeMap::new() })
     }
 
     /// A key for a new disk. `None`: it is not encrypted.
@@ -49,14 +54,76 @@ impl DiskKeys {
                 );
                 Err(DiskError::new(Reason::Invalid, title, remedy))
             }
-            (Encryption::Host, Some(host)) => {
-                let (_, stored) = StoredKey::random(host, &serial_of(name)).ok_or_else(|| {
-                    let title = format!("there are no random bytes for a key of disk {name:?}");
-                    DiskError::new(Reason::Failed, title, "see to the system's random numbers, and try again")
-                })?;
-                Ok(Some(stored))
+            (Encryption::Host, Some(host)) => random_key(host, name, &serial_of(name)).map(Some),
+        }
+    }
+
+    /// Another key of a disk, which makes its data noise.
+    ///
+    /// # Errors
+    /// The key is not the host's, or there is no host key.
+    pub(crate) fn replacing(&self, Placement { name, serial, key, .. }: &Placement) -> Result<StoredKey, DiskError> {
+        match (key, &self.host) {
+            (Some(StoredKey::Host(_)), Some(host)) => random_key(host, name, serial),
+            (Some(StoredKey::Host(_)), None) => {
+                let title = format!("the new key of disk {name:?} would have to be wrapped, and there is no host key");
+                Err(DiskError::new(Reason::Invalid, title, "give the daemon a host key: see host_key under [keys]"))
+            }
+            _ => {
+                let title = format!("disk {name:?} is encrypted by a key of its tenant");
+                Err(DiskError::new(Reason::Invalid, title, "the tenant erases it: without its key nobody reads it"))
             }
         }
+    }
+
+    /// Reads a tenant's own key. Returns it, and what the disk's record is to say, if that changes.
+    ///
+    /// # Errors
+    /// The key is not the disk's, or no key at all.
+    pub(crate) fn read_handed(
+        placement: &Placement,
+        handed: &Handed,
+    ) -> Result<(DataSecret, Option<StoredKey>), DiskError> {
+        let Placement { name, serial, key, .. } = placement;
+        let refused = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
+        let Some(StoredKey::Tenant { check }) = key else {
+            let title = format!("disk {name:?} has no key of its tenant");
+            return refused(title, "a disk has one that is created with encryption = \"tenant\"");
+        };
+        let Some(secret) = DataSecret::from_hex(handed.key.as_bytes()) else {
+            let title = format!("the key of disk {name:?} is to be 64 bytes in hexadecimal, two different halves");
+            return refused(title, "`openssl rand -hex 64` makes one");
+        };
+        let record = match check {
+            Some(check) if !handed.erase => {
+                if check.check(&secret, serial).is_err() {
+                    let title = format!("the key is not that of disk {name:?}");
+                    return refused(title, "hand over the disk's key, or erase the disk by another one (erase)");
+                }
+                None
+            }
+            _ => {
+                let check = CheckValue::of(&secret, serial);
+                Some(StoredKey::Tenant { check: Some(check.ok_or_else(state::errors::broken)?) })
+            }
+        };
+        if let Err(why) = data_key(&secret, placement) {
+            return refused(
+                format!("the key of disk {name:?} can't be used: {why}"),
+                "`openssl rand -hex 64` makes one",
+            );
+        }
+        Ok((secret, record))
+    }
+
+    /// A disk has this key of its tenant.
+    pub(crate) fn remember(&mut self, name: &str, secret: DataSecret) {
+        self.handed.insert(name.to_owned(), Arc::new(secret));
+    }
+
+    /// The client of a disk has left. `true`: the disk had a key of its tenant, which is gone.
+    pub(crate) fn forget(&mut self, name: &str) -> bool {
+        self.handed.remove(name).is_some()
     }
 
     /// Whether the key of an encrypted disk is not here.
@@ -69,7 +136,13 @@ impl DiskKeys {
         let wrapped = match &placement.key {
             None => return (Access::Plain, None),
             Some(StoredKey::Tenant { .. }) => {
-                return (Access::Locked, Some("its tenant has not handed over its key".to_owned()));
+                let Some(secret) = self.handed.get(&placement.name) else {
+                    return (Access::Locked, Some("its tenant has not handed over its key".to_owned()));
+                };
+                return match data_key(secret, placement) {
+                    Ok(key) => (Access::Key(Arc::new(key)), None),
+                    Err(why) => (Access::Locked, Some(why)),
+                };
             }
             Some(StoredKey::Host(wrapped)) => wrapped,
         };
@@ -78,12 +151,20 @@ impl DiskKeys {
             return (Access::Locked, Some(why));
         };
         let opened = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());
-        let usable = opened.and_then(|secret| {
-            DataKey::new(Zeroizing::new(*secret.bytes()), placement.lba_bytes).map_err(|error| error.to_string())
-        });
-        match usable {
+        match opened.and_then(|secret| data_key(&secret, placement)) {
             Ok(key) => (Access::Key(Arc::new(key)), None),
             Err(why) => (Access::Locked, Some(why)),
         }
     }
+}
+
+fn data_key(secret: &DataSecret, placement: &Placement) -> Result<DataKey, String> {
+    DataKey::new(Zeroizing::new(*secret.bytes()), placement.lba_bytes).map_err(|error| error.to_string())
+}
+
+fn random_key(host: &HostKey, name: &str, serial: &str) -> Result<StoredKey, DiskError> {
+    StoredKey::random(host, serial).map(|(_, stored)| stored).ok_or_else(|| {
+        let title = format!("there are no random bytes for a key of disk {name:?}");
+        DiskError::new(Reason::Failed, title, "see to the system's random numbers, and try again")
+    })
 }

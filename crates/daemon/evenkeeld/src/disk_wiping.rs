@@ -35,9 +35,11 @@ impl ServedDrive {
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
-    pub(crate) fn delete(&mut self, name: &str, method: WipeMethod) -> Result<(), DiskError> {
-        self.apply(StateCommand::Delete { name: name.to_owned(), method }).map_err(disk_error)?;
-        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; its data is being wiped"));
+    pub(crate) fn delete(&mut self, name: &str, wipe: Option<WipeMethod>) -> Result<(), DiskError> {
+        let is_noise = wipe.is_none() && self.state.placement(name).is_some_and(|it| it.key.is_some());
+        self.apply(StateCommand::Delete { name: name.to_owned(), wipe }).map_err(disk_error)?;
+        let what = if is_noise { "its key is gone, and its data is noise" } else { "its data is being wiped" };
+        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; {what}"));
         self.events.tell(EventKind::Deleted, Some(name), None);
         Ok(())
     }

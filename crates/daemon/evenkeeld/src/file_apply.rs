@@ -15,7 +15,6 @@ use config::{
     is_of_front_end,
 };
 use io_model::TenantId;
-use layout::WipeMethod;
 use policy::PolicyConfig;
 use promises::admission::Admission;
 use promises::placing::{self, Site};
@@ -406,7 +405,7 @@ impl Owner {
             Action::Delete => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;
                 // When it has left nobody waits for it.
-                drive.delete(name, WipeMethod::Zeros)
+                drive.delete(name, None)
             }
             Action::Change => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;

@@ -22,6 +22,7 @@ mod adoption;
 mod config_file;
 pub mod daemon;
 mod disk_commands;
+mod disk_erasing;
 mod disk_keys;
 mod disk_wiping;
 mod disk_zeroing;

@@ -98,13 +98,17 @@ pub struct ServedDrive {
     sockets: BTreeMap<String, Listener>,
     pub(crate) zeroing: Option<Zeroing>,
     pub(crate) waiting: BTreeMap<TenantId, Ready>,
+    /// Tenants whose keys are not here.
+    pub(crate) locked: BTreeMap<TenantId, Ready>,
     /// What is done once a controller has let go of a namespace.
     pub(crate) detaching: BTreeMap<At, Vec<Then>>,
+    /// What is done once no poller has a disk's former key, in the order of the erasures.
+    pub(crate) erasing: BTreeMap<TenantId, Vec<Then>>,
     pub(crate) wiper: Wiper,
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
     groups: Arc<GroupIds>,
-    disk_keys: DiskKeys,
+    pub(crate) disk_keys: DiskKeys,
     clock: Clock,
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
@@ -132,7 +136,9 @@ impl ServedDrive {
             sockets,
             zeroing: None,
             waiting: BTreeMap::new(),
+            locked: BTreeMap::new(),
             detaching: BTreeMap::new(),
+            erasing: BTreeMap::new(),
             wiper: Wiper::default(),
             forecasts: forecasts.clone(),
             groups,
@@ -189,6 +195,7 @@ impl ServedDrive {
             Happening::NamespaceLeft(controller, nsid) => {
                 self.apply_or_warn(StateCommand::Detached((controller, nsid)))
             }
+            Happening::Erased(id) => self.erased(id),
             Happening::Zeroed(zeroed) => self.zeroed(zeroed),
             Happening::Wiped(step) => self.wiped(step),
             Happening::Looked(range, pieces) => self.overwrite(range, pieces),
@@ -248,7 +255,7 @@ impl ServedDrive {
         match effect {
             Effect::Connect(id) => {
                 if let Some(ready) = self.waiting.remove(&id) {
-                    self.put_on_socket(id, ready)?;
+                    self.connect(id, ready)?;
                 }
             }
             Effect::Zero(id) => self.zero(id)?,
@@ -394,6 +401,16 @@ impl ServedDrive {
         format!("{}:{}", self.config().runtime_dir.display(), self.config().device.name)
     }
 
+    /// A disk without its key waits for it.
+    fn connect(&mut self, id: TenantId, ready: Ready) -> Result<()> {
+        let placement = self.tenants.get(&id).and_then(|live| self.state.placement(&live.tenant.name));
+        if placement.is_some_and(|it| self.disk_keys.is_locked(it)) {
+            self.locked.insert(id, ready);
+            return Ok(());
+        }
+        self.put_on_socket(id, ready)
+    }
+
     pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
         let server = (ready.serve)(ready.served_at)?;
         if let Some(live) = self.tenants.get_mut(&id) {
@@ -446,16 +463,26 @@ impl ServedDrive {
         let disk = self.state.attachments().at(id, nsid).unwrap_or(id);
         let Some(name) = self.state.disks().get(disk).map(|disk| disk.name.clone()) else { return };
         let has_ended = record.step == FormatStep::Ends;
-        let recorded = self.apply(StateCommand::Format { id, nsid, lba_bytes, has_ended });
+        let erased = if has_ended && record.by_key { self.replace_key(&name) } else { Ok(()) };
+        let format = StateCommand::Format { id, nsid, lba_bytes, has_ended };
+        let recorded = erased.map_err(anyhow::Error::from).and_then(|()| self.apply(format));
         if let Err(error) = &recorded {
             (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its Format fails: {error}"));
         } else if has_ended {
             let line = format!("{name}: formatted with LBAs of {lba_bytes} bytes");
             (self.around.sink)(Level::Info.of_tenant(&name), &line);
-            self.tell_key(id, (nsid - 1) as u16, &name);
         }
-        for poller in self.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
-            self.pollers.send(*poller, Message::Order(id, front_end::recorded(record, recorded.is_ok())));
+        let is_durable = recorded.is_ok();
+        let tell = move |drive: &mut Self| {
+            for poller in drive.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
+                drive.pollers.send(*poller, Message::Order(id, front_end::recorded(record, is_durable)));
+            }
+        };
+        // The sector size is a part of the key.
+        if has_ended && is_durable && self.is_encrypted(&name) {
+            self.forget_former_key(disk, Box::new(tell));
+        } else {
+            tell(self);
         }
     }
 

@@ -41,6 +41,7 @@ impl ServedDrive {
     fn begin_to_leave(&mut self, id: TenantId) {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else { return };
         self.waiting.remove(&id);
+        self.locked.remove(&id);
         if let Some(server) = live.server.take() {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
@@ -207,10 +208,16 @@ impl ServedDrive {
         })
     }
 
-    /// A client has left: nothing keeps its tenant from the pollers that are its own by now.
+    /// A client has left: nothing keeps its tenant from the pollers that are its own by now. A key of its own leaves with
+    /// it.
     pub(crate) fn client_left(&mut self, name: &str) {
         let Some(id) = self.find_tenant(name) else { return };
-        if self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id) {
+        let is_misplaced = self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id);
+        let is_locked = self.disk_keys.forget(name);
+        if is_locked {
+            self.tell_key(id, 0, name);
+        }
+        if is_misplaced || is_locked {
             self.take_off(id);
         }
     }

@@ -84,21 +84,12 @@ impl HostKey {
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
-        let mut secret = Secret::zeros();
         if text.len() == BYTES {
+            let mut secret = Secret::zeros();
             secret.bytes_mut().copy_from_slice(text);
-        } else {
-            let digits = text.strip_suffix(b"\n").unwrap_or(text);
-            let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
-            if digits.len() != 2 * BYTES {
-                return None;
-            }
-            for (byte, pair) in secret.bytes_mut().iter_mut().zip(digits.chunks_exact(2)) {
-                let digit = |at: usize| char::from(pair[at]).to_digit(16);
-                *byte = (digit(0)? * 16 + digit(1)?) as u8;
-            }
+            return Self::new(secret);
         }
-        Self::new(secret)
+        Self::new(Secret::from_hex(text)?)
     }
 
     /// `None`: all bytes are zero, or OpenSSL can't hash.

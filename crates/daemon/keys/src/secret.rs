@@ -48,6 +48,21 @@ impl<const N: usize> Secret<N> {
         is_whole.then_some(secret)
     }
 
+    /// Bytes in hexadecimal; an end of line may follow. `None`: other text, or another length.
+    pub fn from_hex(text: &[u8]) -> Option<Self> {
+        let digits = text.strip_suffix(b"\n").unwrap_or(text);
+        let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
+        if digits.len() != 2 * N {
+            return None;
+        }
+        let mut secret = Self::zeros();
+        for (byte, pair) in secret.0.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = (digit(0)? * 16 + digit(1)?) as u8;
+        }
+        Some(secret)
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8; N] {
         &self.0
@@ -97,5 +112,13 @@ mod tests {
         assert_eq!(bytes, [0; 32]);
         let mut short = vec![7; 31];
         assert!(Secret::<32>::take(&mut short).is_none() && short == [0; 31]);
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_read_or_refused() {
+        assert_eq!(Secret::<2>::from_hex(b"0aFf\r\n").unwrap().bytes(), &[0x0a, 0xff]);
+        for wrong in ["", "0aff0", "0aff00", "0aXf", "0aff\n\n", "+aff"] {
+            assert!(Secret::<2>::from_hex(wrong.as_bytes()).is_none(), "{wrong:?}");
+        }
     }
 }

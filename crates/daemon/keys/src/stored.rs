@@ -26,6 +26,11 @@ impl StoredKey {
         }
     }
 
+    /// The host can replace the key.
+    pub fn is_of_host(&self) -> bool {
+        matches!(self, Self::Host(_))
+    }
+
     /// A random key for the disk with that serial number, and the form in which it is stored. `None`: the system gives
     /// no random bytes.
     pub fn random(host: &HostKey, serial: &str) -> Option<(DataSecret, Self)> {

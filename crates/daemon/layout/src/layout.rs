@@ -218,7 +218,8 @@ impl Layout {
     /// A tenant that came to nothing: nobody was ever served as it. `false`: there is no such tenant.
     pub fn withdraw(&mut self, name: &str) -> bool {
         let Some(placement) = self.remove(name) else { return false };
-        if placement.zeroed_bytes.is_none() {
+        // An encrypted disk's ranges were not zeroed.
+        if placement.zeroed_bytes.is_none() && placement.key.is_none() {
             placement.extents.into_iter().for_each(|extent| space::add(&mut self.clean, extent));
         }
         true
@@ -229,14 +230,12 @@ impl Layout {
         Some(self.tenants.remove(at))
     }
 
-    /// A tenant is deleted: its ranges wait for the wiper. Those of an encrypted disk are free at once, unless three
-    /// passes are asked for: without the key they hold noise. `false`: there is no such tenant.
-    pub fn release(&mut self, name: &str, method: WipeMethod) -> bool {
+    /// A tenant is deleted: its ranges wait for the wiper. `wipe`: by that method; `None`: with zeros, or, if the disk
+    /// was encrypted, not at all. `false`: there is no such tenant.
+    pub fn release(&mut self, name: &str, wipe: Option<WipeMethod>) -> bool {
         let Some(placement) = self.remove(name) else { return false };
-        if placement.key.is_some() && method == WipeMethod::Zeros {
-            placement.extents.into_iter().for_each(|extent| space::add(&mut self.noise, extent));
-            return true;
-        }
+        let unless_said = if placement.key.is_some() { WipeMethod::Noise } else { WipeMethod::Zeros };
+        let method = wipe.unwrap_or(unless_said);
         let wiping = placement.extents.into_iter().map(|Extent { offset_bytes, size_bytes }| Wiping {
             former: placement.name.clone(),
             offset_bytes,
@@ -257,8 +256,9 @@ impl Layout {
         let range = &mut self.wiping[at];
         (range.passes, range.wiped_bytes) = (passes, wiped_bytes);
         if passes >= range.method.passes() {
-            let wiped = self.wiping.remove(at).extent();
-            space::add(&mut self.clean, wiped);
+            let range = self.wiping.remove(at);
+            let ends_as = if range.method == WipeMethod::Noise { &mut self.noise } else { &mut self.clean };
+            space::add(ends_as, range.extent());
         }
         true
     }
@@ -356,7 +356,9 @@ impl Layout {
     /// What `self` has and `next` lost, or has elsewhere: a tenant's bytes, or a range that is not wiped yet.
     pub(crate) fn first_lost(&self, next: &Self) -> Option<String> {
         let released: Vec<Extent> = next.wiping.iter().map(Wiping::extent).collect();
+        let is_free = |extent: &Extent| space::covers(&next.clean, extent) || space::covers(&next.noise, extent);
         let is_released = |placement: &Placement| {
+            // A disk that was not served is not waited for: its noise is free at once.
             let is_noise = |extent| placement.key.is_some() && space::covers(&next.noise, extent);
             placement.extents.iter().all(|extent| released.contains(extent) || is_noise(extent))
         };
@@ -366,7 +368,7 @@ impl Layout {
             None => !is_released(old),
         };
         let lost = self.tenants.iter().find(is_lost);
-        let unwiped = |old: &&Wiping| !released.contains(&old.extent()) && !space::covers(&next.clean, &old.extent());
+        let unwiped = |old: &&Wiping| !released.contains(&old.extent()) && !is_free(&old.extent());
         let lost = lost.map(|old| format!("tenant {:?}", old.name));
         lost.or_else(|| self.wiping.iter().find(unwiped).map(|old| format!("deleted tenant {:?}", old.former)))
     }

@@ -89,13 +89,15 @@ pub enum WipeMethod {
     Zeros,
     /// With ones, with numbers that look random, and with zeros, each read back and compared (after DoD 5220.22-M).
     ThreePasses,
+    /// Not at all: without its key the data of an encrypted disk is noise.
+    Noise,
 }
 
 impl WipeMethod {
-    /// How often all is written.
+    /// After how many passes a range is free.
     pub const fn passes(self) -> u8 {
         match self {
-            Self::Zeros => 1,
+            Self::Zeros | Self::Noise => 1,
             Self::ThreePasses => 3,
         }
     }

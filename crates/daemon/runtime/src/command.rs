@@ -7,17 +7,26 @@ use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Result, anyhow};
 use api::{
-    Applied, Apply, Attach, Deletion, Disk, DiskError, DiskPatch, DiskSpec, Drive, DriveRemoval, Exported, NewDrive,
-    Operation,
+    Applied, Apply, Attach, Deletion, Disk, DiskError, DiskPatch, DiskSpec, Drive, DriveRemoval, Erasure, Exported,
+    NewDrive, Operation,
 };
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
 use observe::DriveView;
 use poller::Recording;
+use zeroize::Zeroizing;
 
 use crate::drive::HandedIn;
 use crate::happening::{DriveId, Happening};
 use crate::{panics, threads};
+
+/// A tenant's own key, as the API got it.
+pub struct Handed {
+    /// As text. Overwritten when dropped.
+    pub key: Zeroizing<String>,
+    /// It replaces the disk's key.
+    pub erase: bool,
+}
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -36,6 +45,10 @@ pub enum DiskCommand {
     Detach(String, String, Reply<Result<Disk, DiskError>>),
     /// Delete it and wipe its data.
     Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
+    /// Give an encrypted disk another key; answered once nothing has the former one.
+    Erase(String, Erasure, Reply<Result<Disk, DiskError>>),
+    /// A tenant's own key of a disk; answered once nothing has a former one.
+    Unlock(String, Handed, Reply<Result<Disk, DiskError>>),
     /// What goes on by itself.
     Operations(Reply<Vec<Operation>>),
     /// The drives.

@@ -20,6 +20,8 @@ pub enum Happening {
     Format(TenantId, FormatRecord),
     /// A controller has released its namespace of that identifier.
     NamespaceLeft(TenantId, u32),
+    /// No poller has the former key of an erased disk any more.
+    Erased(TenantId),
     /// How far the range of a new tenant is.
     Zeroed(Zeroed),
     /// How far the wiper is with what a deleted disk left.

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use backend_cipher::Encrypted;
 use config::Mode;
 use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
@@ -64,6 +65,8 @@ pub enum Message<S: FrontEnd> {
     ChangePolicy(Box<AnyPolicy>),
     /// Let a tenant go as soon as nothing of it is in flight, and say so.
     Remove(TenantId, Box<dyn FnOnce() + Send>),
+    /// Keys of disks have changed: forget the former ones, and say so.
+    TakeKeys(Box<dyn FnOnce() + Send>),
     /// Behave like this from now on.
     Behave(Behaviour),
     /// Finish commands in flight and end.
@@ -125,7 +128,7 @@ pub struct Start<S, B> {
     /// Which of the daemon's pollers; given once.
     pub number: usize,
     /// The poller.
-    pub poller: Poller<S, B, AnyPolicy>,
+    pub poller: Poller<S, Encrypted<B>, AnyPolicy>,
     /// Sets the weights of the drive's arbitration, for a policy that relies on it.
     pub set_weights: Option<SetWeights>,
     /// At first.
@@ -179,7 +182,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
 
 struct Runner<S: FrontEnd, B> {
     number: usize,
-    poller: Poller<S, B, AnyPolicy>,
+    poller: Poller<S, Encrypted<B>, AnyPolicy>,
     behaviour: Behaviour,
     drive_on_cpus: bool,
     clock: Clock,
@@ -289,6 +292,10 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                         self.leaving.push((tenant, gone));
                         self.look_after(slot);
                     }
+                }
+                Message::TakeKeys(taken) => {
+                    self.poller.backend_mut().take_keys();
+                    taken();
                 }
                 Message::Behave(behaviour) => {
                     self.behaviour = behaviour;

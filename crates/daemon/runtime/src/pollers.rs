@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use backend_cipher::Keys;
@@ -281,6 +281,15 @@ impl Pollers {
         }
     }
 
+    /// Has all pollers forget the former keys of disks. `taken` comes once they have.
+    pub fn take_keys(&self, taken: impl FnOnce() + Send + 'static) {
+        let last = Arc::new(Mutex::new(Taken(Some(Box::new(taken)))));
+        for open in self.open.values() {
+            let mine = Arc::clone(&last);
+            open.sender.send(Message::TakeKeys(Box::new(move || drop(mine))));
+        }
+    }
+
     /// A poller's end for others.
     pub fn sender(&self, id: PollerId) -> Option<PollerSender<Served>> {
         self.open.get(&id).map(|open| open.sender.clone())
@@ -340,6 +349,17 @@ impl Pollers {
         let open = std::mem::take(&mut self.open);
         self.threads.running.fetch_sub(open.len(), Ordering::Relaxed);
         open.into_values().map(|open| open.thread.join().unwrap_or(u32::MAX)).fold(0, u32::saturating_add)
+    }
+}
+
+/// Says, once the last poller has let go of it, that all have. A poller that ends lets go of it too.
+struct Taken(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(taken) = self.0.take() {
+            taken();
+        }
     }
 }
 

@@ -72,7 +72,7 @@ impl Attachments {
     }
 
     /// The controllers that have a namespace and keep it, each with the identifier there.
-    pub(crate) fn of(&self, namespace: TenantId) -> impl Iterator<Item = At> {
+    pub fn of(&self, namespace: TenantId) -> impl Iterator<Item = At> {
         self.0.iter().filter(move |(_, it)| it.namespace == namespace && !it.is_leaving).map(|(at, _)| *at)
     }
 

@@ -50,7 +50,7 @@ impl From<&Namespace> for NewDisk {
             offset: None,
             lba_bytes: namespace.lba_bytes,
             kind: Kind::Namespace(Box::new(namespace.clone())),
-            encryption: Encryption::None,
+            encryption: namespace.encryption,
             key: None,
         }
     }
@@ -87,8 +87,8 @@ pub enum Command {
     Delete {
         /// The disk.
         name: String,
-        /// How its data is overwritten.
-        method: WipeMethod,
+        /// How its data is overwritten. `None`: with zeros, and not at all if it was encrypted.
+        wipe: Option<WipeMethod>,
     },
     /// An encrypted disk gets another key: nobody can read its data any more.
     Erase {

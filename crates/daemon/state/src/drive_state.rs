@@ -37,14 +37,16 @@ pub struct DriveState {
 impl DriveState {
     /// No disk is served yet. `layout`: as recorded. `None`: the drive has none.
     pub fn new(config: Config, layout: Option<Layout>, facts: Facts) -> Self {
-        Self {
+        let mut state = Self {
             config: Arc::new(config),
             layout: layout.map(Arc::new),
             facts,
             disks: Disks::default(),
             attachments: Attachments::default(),
             jobs: Jobs::default(),
-        }
+        };
+        state.free_noise();
+        state
     }
 
     /// The file's view of the drive, with the disks that the API made.
@@ -148,9 +150,10 @@ impl DriveState {
     pub fn may_record(&self, command: &Command) -> bool {
         match command {
             Command::Create { disk, .. } => self.placement(&disk.name).is_none(),
-            Command::Placed(_) | Command::Remove(_) | Command::Take(_) | Command::Left(_) | Command::Detached(_) => {
-                false
+            Command::Left(_) | Command::Detached(_) => {
+                self.layout().is_some_and(|it| it.wiping().iter().any(|range| range.method == WipeMethod::Noise))
             }
+            Command::Placed(_) | Command::Remove(_) | Command::Take(_) => false,
             _ => true,
         }
     }
@@ -160,13 +163,28 @@ impl DriveState {
     /// # Errors
     /// The command makes no sense now. Nothing has changed.
     pub fn apply(&mut self, command: Command) -> Result<Effects, DiskError> {
+        let frees = matches!(command, Command::Delete { .. } | Command::Left(_) | Command::Detached(_));
+        let effects = self.carry_out(command)?;
+        if frees && self.free_noise() { Ok(self.recorded(effects.then)) } else { Ok(effects) }
+    }
+
+    /// Ranges of deleted encrypted disks are free as soon as nothing writes to them.
+    fn free_noise(&mut self) -> bool {
+        let free: Vec<u64> = self.jobs.noise(self.layout()).collect();
+        for offset_bytes in &free {
+            self.layout_mut().map(|layout| layout.set_wiped(*offset_bytes, WipeMethod::Noise.passes(), 0));
+        }
+        !free.is_empty()
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<Effects, DiskError> {
         match command {
             Command::Create { id, disk, section } => self.create(id, disk, section.as_deref()),
             Command::Placed(id) => self.pollers_have(id),
             Command::Withdraw(id) => self.withdraw(id),
             Command::Remove(id) => self.remove(id).map(Effects::only),
             Command::Change { name, section, size_bytes } => self.change(&name, section.as_deref(), size_bytes),
-            Command::Delete { name, method } => self.delete(&name, method),
+            Command::Delete { name, wipe } => self.delete(&name, wipe),
             Command::Erase { name, key } => self.erase(&name, key),
             Command::Declare(name) => self.declare(&name),
             Command::Take(config) => Ok(Effects::only(self.take(*config))),
@@ -303,12 +321,12 @@ impl DriveState {
         then.extend(self.attachments.of(id).map(grow));
     }
 
-    fn delete(&mut self, name: &str, method: WipeMethod) -> Result<Effects, DiskError> {
+    fn delete(&mut self, name: &str, wipe: Option<WipeMethod>) -> Result<Effects, DiskError> {
         let placement = self.placement(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         let offsets = placement.extents.iter().map(|extent| extent.offset_bytes).collect();
         let detached = self.detached_sections(|tenant| tenant != name);
         let layout = self.layout_mut().ok_or_else(broken)?;
-        layout.release(name, method);
+        layout.release(name, wipe);
         for (of, section) in &detached {
             layout.set_settings(of, section);
         }

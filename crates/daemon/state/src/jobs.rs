@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use io_model::TenantId;
-use layout::{Layout, Wiping};
+use layout::{Layout, WipeMethod, Wiping};
 
 /// The jobs of a drive. Which ranges wait to be wiped is in its layout.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,15 @@ pub struct Jobs {
 impl Jobs {
     /// The next range to wipe. `None`: there is none that may be written now.
     pub fn next<'l>(&self, layout: Option<&'l Layout>) -> Option<&'l Wiping> {
-        layout.into_iter().flat_map(Layout::wiping).find(|range| self.may_wipe(range))
+        let mut ranges = layout.into_iter().flat_map(Layout::wiping);
+        ranges.find(|range| range.method != WipeMethod::Noise && self.may_wipe(range))
+    }
+
+    /// Where the ranges of deleted encrypted disks start that nothing uses any more.
+    pub(crate) fn noise(&self, layout: Option<&Layout>) -> impl Iterator<Item = u64> {
+        let ranges = layout.into_iter().flat_map(Layout::wiping);
+        let free = ranges.filter(|range| range.method == WipeMethod::Noise && self.may_wipe(range));
+        free.map(|range| range.offset_bytes)
     }
 
     fn may_wipe(&self, range: &Wiping) -> bool {

@@ -32,7 +32,7 @@ impl DriveState {
         disk: &DiskSpec,
         tenant: &str,
     ) -> Result<Result<NamespaceChange, TenantId>, DiskError> {
-        let DiskSpec { name, size, nsid, lba_size, .. } = disk;
+        let DiskSpec { name, size, nsid, lba_size, encryption, .. } = disk;
         let read_only = disk.read_only == Some(true);
         refuse_terms(disk)?;
         let on = &self.config().device.name;
@@ -66,6 +66,7 @@ impl DriveState {
             read_only: Vec::new(),
             shared: false,
             lba_size: *lba_size,
+            encryption: encryption.clone(),
         };
         namespace.attach(tenant, read_only);
         self.with_namespace(&namespace).map(Ok)
@@ -222,19 +223,20 @@ fn is_same(made: &Namespace, disk: &DiskSpec, tenant: &str) -> bool {
     made.is_read_only(tenant) == Some(disk.read_only == Some(true))
         && (made.size == disk.size || bytes(&made.size).is_some() && bytes(&made.size) == bytes(&disk.size))
         && made.lba_size.unwrap_or(LBA_BYTES) == disk.lba_size.unwrap_or(LBA_BYTES)
+        && (disk.encryption.is_none() || made.encryption == disk.encryption)
         && disk.nsid.is_none_or(|nsid| nsid == made.nsid)
 }
 
 /// Settings that a namespace does not have are its tenants'.
 fn refuse_terms(disk: &DiskSpec) -> Result<(), DiskError> {
-    let DiskSpec { name, size, drive, attach, nsid, lba_size, read_only, .. } = disk.clone();
-    let plain = DiskSpec { name, size, drive, attach, nsid, lba_size, read_only, ..DiskSpec::default() };
+    let DiskSpec { name, size, drive, attach, nsid, lba_size, encryption, read_only, .. } = disk.clone();
+    let plain = DiskSpec { name, size, drive, attach, nsid, lba_size, encryption, read_only, ..DiskSpec::default() };
     if *disk == plain { Ok(()) } else { Err(no_terms(&disk.name)) }
 }
 
 fn no_terms(name: &str) -> DiskError {
     let title = format!("namespace {name:?} has no promise and no limits: those of its tenants apply");
-    let remedy = "set them for its tenants; a namespace has only a size and a block size";
+    let remedy = "set them for its tenants; a namespace has only a size, a block size and an encryption";
     DiskError::new(Reason::Invalid, title, remedy)
 }
 

@@ -12,8 +12,9 @@ use api::{Attach, DiskError, DiskPatch, DiskSpec, Reason};
 use config::Config;
 use fastrand::Rng;
 use io_model::TenantId;
+use keys::StoredKey;
 use layout::{DeviceIdentity, Layout, WipeMethod, Wiping};
-use state::{At, Command, DriveState, Effect, Facts, NamespaceOrder, Phase, Record};
+use state::{At, Command, DriveState, Effect, Facts, NamespaceOrder, NewDisk, Phase, Record};
 
 const MIB: u64 = 1 << 20;
 const COMMANDS_EACH: u64 = 500;
@@ -168,7 +169,8 @@ impl World {
         }
         let proposal = self.state.propose(&name, section.clone())?;
         let id = self.new_id();
-        let disk = (&proposal.tenant).into();
+        let mut disk = NewDisk::from(&proposal.tenant);
+        disk.key = self.random.bool().then_some(StoredKey::Tenant { check: None });
         if !self.apply(Command::Create { id, disk, section: Some(section) })? {
             return Ok(());
         }
@@ -251,8 +253,8 @@ impl World {
             return Ok(());
         }
         let config = self.state.config_without(&name)?;
-        let method = if self.random.bool() { WipeMethod::Zeros } else { WipeMethod::ThreePasses };
-        if self.apply(Command::Delete { name: name.clone(), method })? {
+        let wipe = [None, None, Some(WipeMethod::Zeros), Some(WipeMethod::ThreePasses)][self.random.usize(..4)];
+        if self.apply(Command::Delete { name: name.clone(), wipe })? {
             self.owned.remove(&name);
             self.news(Command::Take(Box::new(config)));
             self.count("deleted");
@@ -267,6 +269,17 @@ impl World {
         let has_ended = self.random.bool();
         self.apply(Command::Format { id, nsid, lba_bytes, has_ended })?;
         self.count("formats");
+        Ok(())
+    }
+
+    fn erase(&mut self) -> Result<(), DiskError> {
+        let name = self.name();
+        let key = StoredKey::Tenant { check: None };
+        if self.apply(Command::Erase { name: name.clone(), key })? {
+            // Its guest finds noise.
+            self.owned.get_mut(&name).into_iter().for_each(|owned| owned.seen_mib = 0);
+            self.count("erased");
+        }
         Ok(())
     }
 
@@ -298,7 +311,8 @@ impl World {
             let (place, _) = extents.locate(mib * MIB).unwrap();
             let holds = &mut self.drive[(place / MIB) as usize];
             let is_its = *holds == Holds::Data(owned.number);
-            let is_clean = *holds == Holds::Zeros;
+            // Under its own key, what was there is noise.
+            let is_clean = *holds == Holds::Zeros || placement.key.is_some();
             assert!(
                 if mib < owned.seen_mib { is_its } else { is_its || is_clean },
                 "{} sees {holds:?} at MiB {mib} of {owned:?}",
@@ -436,7 +450,8 @@ impl World {
             14..17 => self.detach(),
             17..21 => self.grow(),
             21..26 => self.delete(),
-            26..28 => self.format(),
+            26..27 => self.format(),
+            27..28 => self.erase(),
             28..60 => {
                 if let Some(effect) = self.effects.pop_front() {
                     self.carry_out(effect);

@@ -4,8 +4,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use nvme_spec::Status;
+
 use crate::disks::{done, refused};
-use crate::harness::Home;
+use crate::guest::pattern;
+use crate::harness::{Home, wait_for};
 
 fn config(keys: &str) -> String {
     format!(
@@ -26,13 +29,17 @@ fn count(path: &Path, pattern: &[u8]) -> usize {
     fs::read(path).unwrap().windows(pattern.len()).filter(|at| *at == pattern).count()
 }
 
+fn host_key(home: &Home) {
+    let key = home.path("host.key");
+    fs::write(&key, "5a".repeat(32)).unwrap();
+    fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
+}
+
 /// Plain text on the drive, a key in the state, or garbage where the key is missing.
 #[test]
 fn a_drive_without_its_host_tells_nothing() {
     let home = Home::new();
-    let key = home.host().join("host.key");
-    fs::write(&key, "5a".repeat(32)).unwrap();
-    fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
+    host_key(&home);
     home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
     let daemon = home.serve();
     let secret: Vec<u8> = (0..64).map(|at| 0xc3 ^ at).collect();
@@ -45,15 +52,15 @@ fn a_drive_without_its_host_tells_nothing() {
     }
     assert_eq!(done(&home, "show secret")["encryption"], "host");
     daemon.stop();
-    let image = home.host().join("drive.img");
+    let image = home.path("drive.img");
     assert_eq!(count(&image, &secret), 1024, "those of the other disk, so the search finds what there is");
 
     // The key is lost: its disk is locked, and the other one is served.
     home.configure(&config(""));
     let daemon = home.serve();
-    assert_eq!(done(&home, "show secret")["locked"], true);
+    assert_eq!(done(&home, "show secret")["state"], "locked");
     assert!(home.attach("plain").read(16, 128).unwrap() == data);
-    assert!(home.attach("secret").read(16, 16).is_err());
+    assert!(!home.runtime_dir().join("secret/nvme.sock").exists());
     let told = refused(&home, "create more --size 4MiB --encryption host");
     assert!(told.contains("disk \"more\" is to be encrypted, and this host has no key"), "{told}");
     daemon.stop();
@@ -66,4 +73,75 @@ fn a_drive_without_its_host_tells_nothing() {
     done(&home, "delete more --yes --wait");
     done(&home, "create other --size 40MiB --encryption host");
     daemon.stop();
+}
+
+/// An erased disk whose data comes back after a restart, or an erasure that leaves the former key in use.
+#[test]
+fn an_erased_disk_never_reads_as_before() {
+    let home = Home::new();
+    host_key(&home);
+    home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
+    let daemon = home.serve();
+    let (first, second) = (pattern(1, 64 << 10), pattern(2, 64 << 10));
+    let mut guest = home.attach("secret");
+    guest.write(16, &first).unwrap();
+    let told = refused(&home, "erase secret --yes");
+    assert!(told.contains("\"secret\" is attached to a client"), "{told}");
+    done(&home, "erase secret --yes --force");
+    let noise = guest.read(16, 16).unwrap();
+    assert!(noise != first && noise.iter().any(|byte| *byte != 0));
+    guest.write(16, &second).unwrap();
+    // Format with SES = 2.
+    guest.format(2 << 9 | u32::from(guest.ns.block_bytes == 4096)).unwrap();
+    let noise = guest.read(16, 16).unwrap();
+    assert!(noise != second && noise.iter().any(|byte| *byte != 0));
+    guest.write(16, &second).unwrap();
+    drop(guest);
+    // Killed.
+    drop(daemon);
+    let daemon = home.serve();
+    assert!(home.attach("secret").read(16, 16).unwrap() == second);
+    done(&home, "erase secret --yes");
+    done(&home, "erase secret --yes");
+    assert!(home.attach("secret").read(16, 16).unwrap() != second);
+    let told = refused(&home, "erase plain --yes");
+    assert!(told.contains("\"plain\" is not encrypted"), "{told}");
+    assert_eq!(home.attach("plain").format(2 << 9).unwrap_err().status(), Some(Status::INVALID_FIELD));
+    daemon.stop();
+}
+
+/// A tenant's key on the drive, a disk that opens with another key, or one that is served without any.
+#[test]
+fn a_tenants_own_key_is_in_memory_alone() {
+    let home = Home::new();
+    home.configure(&config("").replace("\"host\"", "\"tenant\""));
+    for (name, byte) in [("own", "3a"), ("other", "3b")] {
+        fs::write(home.path(name), format!("{}{}\n", byte.repeat(32), "77".repeat(32))).unwrap();
+    }
+    let unlock = |name: &str| format!("unlock secret --key-file {}", home.path(name).display());
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show secret")["state"], "locked");
+    assert_eq!(done(&home, &unlock("own"))["state"], "served");
+    let data = pattern(1, 64 << 10);
+    home.attach("secret").write(16, &data).unwrap();
+    wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
+    let told = refused(&home, &unlock("other"));
+    assert!(told.contains("the key is not that of disk \"secret\""), "{told}");
+    done(&home, &unlock("own"));
+    assert!(home.attach("secret").read(16, 16).unwrap() == data);
+    // Killed.
+    drop(daemon);
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show secret")["state"], "locked");
+    done(&home, &unlock("own"));
+    assert!(home.attach("secret").read(16, 16).unwrap() == data);
+    wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
+    let erased = done(&home, &format!("{} --erase", unlock("other")));
+    assert_eq!(erased["state"], "served");
+    assert!(home.attach("secret").read(16, 16).unwrap() != data);
+    daemon.stop();
+    for name in ["own", "other"] {
+        fs::remove_file(home.path(name)).unwrap();
+    }
+    assert_eq!(count(&home.path(""), &[0x3a; 32]) + count(&home.path(""), "3a".repeat(32).as_bytes()), 0);
 }

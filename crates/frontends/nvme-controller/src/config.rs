@@ -46,6 +46,8 @@ pub struct NamespaceConfig {
     pub nguid: Option<[u8; 16]>,
     /// A Format was cut short: nothing but another Format is done.
     pub format_cut_short: bool,
+    /// Its data is encrypted, and whoever records Formats can give it another key: Format offers SES = 2.
+    pub erases_by_key: bool,
 }
 
 /// One tenant's controller, with one device behind it.

@@ -83,6 +83,8 @@ pub struct FormatRecord {
     pub step: FormatStep,
     /// Its logical block size.
     pub lba_bytes: u32,
+    /// Nothing is zeroed: with [`FormatStep::Ends`] the namespace gets another key.
+    pub by_key: bool,
 }
 
 /// See [`FormatRecord`].

@@ -85,12 +85,16 @@ pub(crate) struct NamespaceState {
     pub(crate) error_recovery: u32,
 }
 
+/// See [`FormatState`].
+pub(crate) const FORMAT_BY_KEY: u32 = 1 << 31;
+
 /// A running Format of a namespace, which a successor begins anew.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 pub(crate) struct FormatState {
     /// Its number, from 1. 0: none runs.
     pub(crate) format: u32,
+    /// With [`FORMAT_BY_KEY`] if it erases by another key.
     pub(crate) lba_bytes: u32,
     pub(crate) cid: u16,
     pub(crate) status: u16,
@@ -210,8 +214,7 @@ impl<I: Interrupts> Controller<I> {
             let (lba_bytes, error_recovery) = (namespace.config().lba_bytes, namespace.error_recovery);
             state.namespaces[at] = NamespaceState { lba_bytes, error_recovery };
             if let Some(format) = &namespace.format {
-                let (format, lba_bytes, cid, status) = format.to_begin_anew();
-                state.running[at] = FormatState { format, lba_bytes, cid, status: status.0 };
+                state.running[at] = format.to_begin_anew();
             }
         }
         for sq in self.queues.sqs() {

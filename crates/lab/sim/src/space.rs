@@ -43,7 +43,7 @@ impl DiskSpace for Placed {
     }
 
     fn delete(&mut self, name: &str) -> bool {
-        self.0.release(name, WipeMethod::Zeros)
+        self.0.release(name, None)
     }
 
     fn to_wipe(&self, name: &str) -> Ranges {

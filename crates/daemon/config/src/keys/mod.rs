@@ -321,6 +321,9 @@ section! { "`[[namespace]]`." namespace
     LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, Is(LBA_BYTES),
         Never("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "Block size of a new one; more where the drive's blocks are larger.";
+    ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Absent("the drive's"),
+        Never("make another disk and copy the data: a disk keeps its encryption"),
+        "Whether the disk is encrypted: with a key of the host's, with its owner's, or not at all.";
 }
 
 const SECTION: Apart = Apart("a section");

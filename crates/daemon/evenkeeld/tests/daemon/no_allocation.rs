@@ -58,6 +58,7 @@ impl Daemon {
             elsewhere: false,
             nguid: None,
             format_cut_short: false,
+            erases_by_key: false,
         };
         let config = ControllerConfig {
             serial: "1".into(),

@@ -131,7 +131,12 @@ fn a_third_front_end_reads_what_it_wrote() {
     let behaviour = Behaviour { mode: config::Mode::Adaptive, idle_after: Nanos::from_millis(1), naps: true };
     let (poller, thread) = poller_thread::start::<Three, _>(Start {
         number: 0,
-        poller: Poller::new(drive, policy, Arc::new(Board::default()), clock.now()),
+        poller: Poller::new(
+            backend_cipher::Encrypted::new(drive, Arc::default()),
+            policy,
+            Arc::new(Board::default()),
+            clock.now(),
+        ),
         set_weights: None,
         behaviour,
         drive_on_cpus: false,

@@ -1,5 +1,6 @@
 //! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes a namespace step by step, as
-//! device commands of VQ 0, then takes the new block size. Others go on meanwhile, and can be formatted too.
+//! device commands of VQ 0, then takes the new block size. Others go on meanwhile, and can be formatted too. With
+//! SES = 2 nothing is zeroed: the controller's user gives the namespace another key before the Format completes.
 //!
 //! The controller's user records durably that a format begins, before the first step, and that it has ended, before it
 //! completes ([`FormatRecord`]). A format that was cut short in between, by a reset, a device error or the process's
@@ -18,6 +19,7 @@ use crate::controller::{Event, FormatRecord, FormatStep};
 use crate::msix::Interrupts;
 use crate::namespace::Namespace;
 use crate::queue::Kind;
+use crate::state::{FORMAT_BY_KEY, FormatState};
 
 /// One step where the device can write zeroes: long enough to be done soon, short enough not to hold up
 /// other tenants.
@@ -47,10 +49,11 @@ impl Format {
         !self.in_flight && !self.recording
     }
 
-    /// What it takes to begin it once more: its number, the block size, the command's identifier, and how it ended for
-    /// others.
-    pub fn to_begin_anew(&self) -> (u32, u32, u16, Status) {
-        (self.record.format, self.record.lba_bytes, self.cid, self.status)
+    /// What it takes to begin it once more.
+    pub fn to_begin_anew(&self) -> FormatState {
+        let FormatRecord { format, lba_bytes, by_key, .. } = self.record;
+        let by_key = if by_key { FORMAT_BY_KEY } else { 0 };
+        FormatState { format, lba_bytes: lba_bytes | by_key, cid: self.cid, status: self.status.0 }
     }
 
     /// Whether a step of it is with the drive.
@@ -68,7 +71,8 @@ impl<I: Interrupts> Controller<I> {
         if sizes.is_empty() {
             return Ok(Reply::Now(0));
         }
-        let zeroes = if self.config.write_zeroes {
+        let by_key = erase(sqe) == format::SES_CRYPTO;
+        let zeroes = if by_key || self.config.write_zeroes {
             None
         } else {
             let zeroes = Mapping::anonymous(WRITE_STEP_BYTES as usize);
@@ -76,7 +80,7 @@ impl<I: Interrupts> Controller<I> {
         };
         self.formats = self.formats.wrapping_add(1);
         for (nsid, lba_bytes) in sizes {
-            let record = FormatRecord { format: self.formats, nsid, step: FormatStep::Begins, lba_bytes };
+            let record = FormatRecord { format: self.formats, nsid, step: FormatStep::Begins, lba_bytes, by_key };
             let (cid, status, zeroes) = (sqe.cid, Status::SUCCESS, zeroes.clone());
             let format = Format { record, cid, status, recording: true, done_bytes: 0, in_flight: false, zeroes };
             self.namespaces.begin_format(nsid, format);
@@ -86,14 +90,18 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// A Format that another process had begun begins once more, from the namespace's start.
-    pub(crate) fn begin_format_anew(&mut self, nsid: u32, number: u32, lba_bytes: u32, cid: u16, status: Status) {
-        let fits = |it: &Namespace| it.format.is_none() && it.config().lba_sizes.contains(&lba_bytes);
+    pub(crate) fn begin_format_anew(&mut self, nsid: u32, saved: &FormatState) {
+        let FormatState { format: number, lba_bytes, cid, status } = *saved;
+        let (lba_bytes, by_key) = (lba_bytes & !FORMAT_BY_KEY, lba_bytes & FORMAT_BY_KEY != 0);
+        let may_erase = |it: &Namespace| !by_key || it.config().erases_by_key;
+        let fits = |it: &Namespace| it.format.is_none() && it.config().lba_sizes.contains(&lba_bytes) && may_erase(it);
         if !self.namespaces.get(nsid).is_some_and(fits) {
             return;
         }
         let zeroes = (!self.config.write_zeroes).then(|| Mapping::anonymous(WRITE_STEP_BYTES as usize).ok()).flatten();
-        let record = FormatRecord { format: number, nsid, step: FormatStep::Begins, lba_bytes };
-        let format = Format { record, cid, status, recording: true, done_bytes: 0, in_flight: false, zeroes };
+        let record = FormatRecord { format: number, nsid, step: FormatStep::Begins, lba_bytes, by_key };
+        let format =
+            Format { record, cid, status: Status(status), recording: true, done_bytes: 0, in_flight: false, zeroes };
         self.namespaces.begin_format(nsid, format);
         self.wiring_events.push_back(Event::Format(record));
     }
@@ -105,6 +113,7 @@ impl<I: Interrupts> Controller<I> {
         let namespace = self.namespaces.get_mut(nsid).filter(|namespace| record.format > namespace.formats_before);
         let Some(namespace) = namespace else { return };
         let changed = lba_bytes != namespace.config().lba_bytes;
+        let size_bytes = namespace.config().size_bytes;
         match step {
             _ if !is_durable => {}
             FormatStep::Begins => namespace.set_cut_short(true),
@@ -116,6 +125,11 @@ impl<I: Interrupts> Controller<I> {
         let Some(format) = namespace.format.as_mut().filter(|format| format.record == record) else { return };
         match step {
             _ if !is_durable => self.end_format(nsid, Status::INTERNAL_ERROR),
+            FormatStep::Begins if record.by_key => {
+                format.done_bytes = size_bytes;
+                format.record.step = FormatStep::Ends;
+                self.wiring_events.push_back(Event::Format(format.record));
+            }
             FormatStep::Begins => format.recording = false,
             FormatStep::Ends => {
                 self.end_format(nsid, Status::SUCCESS);
@@ -204,6 +218,11 @@ impl<I: Interrupts> Controller<I> {
     }
 }
 
+/// Secure Erase Settings.
+fn erase(sqe: &Sqe) -> u32 {
+    sqe.cdw10 >> format::SES_SHIFT & 7
+}
+
 /// What the command makes of a namespace's block size, or why it can't.
 fn new_lba_bytes(namespace: &Namespace, sqe: &Sqe) -> Result<u32, Status> {
     if namespace.format.is_some() {
@@ -213,9 +232,10 @@ fn new_lba_bytes(namespace: &Namespace, sqe: &Sqe) -> Result<u32, Status> {
     if namespace.config().elsewhere {
         return Err(Status::OPERATION_DENIED);
     }
-    let erase = sqe.cdw10 >> format::SES_SHIFT & 7;
-    if erase != format::SES_NONE && erase != format::SES_USER_DATA {
-        return Err(Status::INVALID_FIELD);
+    match erase(sqe) {
+        format::SES_NONE | format::SES_USER_DATA => {}
+        format::SES_CRYPTO if namespace.config().erases_by_key => {}
+        _ => return Err(Status::INVALID_FIELD),
     }
     let index = (sqe.cdw10 & format::LBAF) as usize;
     let lba_bytes = namespace.config().lba_sizes.get(index).copied().ok_or(Status::INVALID_FORMAT)?;

@@ -3,7 +3,7 @@
 use bytemuck::{Zeroable, bytes_of, cast_slice};
 use nvme_spec::feature::async_event;
 use nvme_spec::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyControllerNvm, cns, csi, lpa, oacs, oncs, sgls, vwc,
+    IDENTIFY_BYTES, IdentifyController, IdentifyControllerNvm, cns, csi, fna, lpa, oacs, oncs, sgls, vwc,
 };
 use nvme_spec::namespace::{IdentifyNamespace, IdentifyNamespaceIndependent, LbaFormat, nidt, nmic, nsattr};
 use nvme_spec::opcode::dsm;
@@ -65,6 +65,7 @@ impl<I: Interrupts> Controller<I> {
         let config = &self.config;
         let all = |bits: [(bool, u16); 2]| bits.into_iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit);
         let optional = all([(config.discard, oncs::DATASET_MANAGEMENT), (config.write_zeroes, oncs::WRITE_ZEROES)]);
+        let erases_by_key = self.namespaces.iter().any(|(_, it)| it.config().erases_by_key);
         let cache = if config.volatile_write_cache { vwc::PRESENT } else { 0 };
         let capacity: u128 = self.namespaces.iter().map(|(_, it)| u128::from(it.config().size_bytes)).sum();
         let mut data = IdentifyController {
@@ -94,7 +95,7 @@ impl<I: Interrupts> Controller<I> {
             mnan: MAX_NAMESPACES,
             oncs: oncs::COMPARE | oncs::SAVE_SELECT | oncs::VERIFY | optional,
             // Each namespace by itself, or all of them if the command says so (FNA bit 3).
-            fna: 0,
+            fna: if erases_by_key { fna::CRYPTO_ERASE } else { 0 },
             vwc: cache | vwc::FLUSH_ALL,
             sgls: sgls::SUPPORTED_DWORD,
             ..Zeroable::zeroed()

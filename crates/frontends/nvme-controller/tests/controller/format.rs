@@ -42,7 +42,7 @@ fn a_format_zeroes_everything_and_changes_the_block_size() {
     assert_eq!(host.admin(Sqe { nsid: NSID_ALL, ..format(1 | 1 << 9) }).status(), Status::SUCCESS);
     assert!(host.tenant().iter().all(|byte| *byte == 0));
     host.check_guards();
-    let record = |step| FormatRecord { format: 1, nsid: 1, step, lba_bytes: 4096 };
+    let record = |step| FormatRecord { format: 1, nsid: 1, step, lba_bytes: 4096, by_key: false };
     assert_eq!(host.take_records(), [record(FormatStep::Begins), record(FormatStep::Ends)]);
     assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 4096);
     assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 4096).to_le_bytes());

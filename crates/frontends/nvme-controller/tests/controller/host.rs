@@ -70,6 +70,7 @@ pub fn namespace(nsid: u32, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig 
         elsewhere: false,
         nguid: None,
         format_cut_short: false,
+        erases_by_key: false,
     }
 }
 

@@ -10,6 +10,7 @@ mod four_drives;
 mod history;
 mod idle;
 mod initiator;
+mod keys;
 mod online;
 mod pairs;
 mod scrape;
@@ -149,7 +150,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 20] = [
+    let parts: [(&str, Part); 21] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("beside SPDK's targets", spdk_targets::throughput),
@@ -170,6 +171,7 @@ pub fn run(options: &Options) -> Result<()> {
         ("summaries of 1,000 tenants", history::summaries),
         ("tracing a tenant", history::tracing),
         ("a trace replayed", history::replay),
+        ("keys", keys::measure),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

@@ -159,13 +159,18 @@ pub fn load(socket: &Path, depth: u32, seconds: u64) -> Result<Run> {
 
 /// As [`load()`], with options of the caller's.
 pub fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
+    load_blocks(socket, ("randread", "4k"), seconds, options)
+}
+
+/// As [`load_with()`], with other commands: `randread` or `randwrite`, and their size. Writes are counted as reads are.
+pub fn load_blocks(socket: &Path, (rw, bs): (&str, &str), seconds: u64, options: &[&str]) -> Result<Run> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string()])
         .arg(evenkeel())
         .arg("load")
         .arg(socket)
-        .args(["--rw", "randread", "--bs", "4k", "--size", &size])
+        .args(["--rw", rw, "--bs", bs, "--size", &size])
         // It has the core to itself, as peers' clients have theirs: they never yield either.
         .args(["--ramp-time", "500ms", "--runtime", &format!("{seconds}s"), "--yield", "never", "--json"])
         .args(options)
@@ -176,17 +181,18 @@ pub fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     }
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).context("the load generator's JSON")?;
     let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).context("no jobs in the JSON")?;
+    let side = if rw == "randwrite" { "write" } else { "read" };
     let sum = |value: &dyn Fn(&serde_json::Value) -> Option<f64>| {
-        let values: Option<Vec<f64>> = jobs.iter().map(|job| value(&job["read"])).collect();
+        let values: Option<Vec<f64>> = jobs.iter().map(|job| value(&job[side])).collect();
         Ok::<f64, anyhow::Error>(values.context("a figure is missing in the load generator's JSON")?.iter().sum())
     };
-    let mean_ns = sum(&|read| read["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
+    let mean_ns = sum(&|side| side["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
     let worst_us = |percentile: &str| {
-        let each_ns = jobs.iter().filter_map(|job| job["read"]["lat_ns"]["percentile"][percentile].as_f64());
+        let each_ns = jobs.iter().filter_map(|job| job[side]["lat_ns"]["percentile"][percentile].as_f64());
         each_ns.fold(0.0, f64::max) / 1000.0
     };
     Ok(Run {
-        iops: sum(&|read| read["iops"].as_f64())?,
+        iops: sum(&|side| side["iops"].as_f64())?,
         mean_us: mean_ns / 1000.0,
         p50_us: worst_us("50.000000"),
         p95_us: worst_us("95.000000"),

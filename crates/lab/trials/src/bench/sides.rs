@@ -1,11 +1,13 @@
 //! Servers of one virtio-blk disk, ours and the peer's, which the same client measures on the same cores.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::server::{Run, Server, fill, load_and_cost, tenant};
+use super::server::{DAEMON_CPU, Run, Server, evenkeel, fill, load_and_cost, tenant};
 use super::storage_daemon::StorageDaemon;
 
 /// Queues, and commands in flight on each.
@@ -59,6 +61,25 @@ impl Side {
         Self { _drive: Some(drive), ..side }.filled()
     }
 
+    /// Our daemon on a file, with an encrypted disk.
+    pub fn ours_encrypted(title: &str, drive: ScratchDrive) -> Result<Self> {
+        let key = host_key(&drive.directory)?;
+        let sections = format!(
+            "[keys]\nhost_key = {key:?}\n[device]\nbackend = \"file\"\npath = {:?}\nencryption = \"host\"\n[policy]\nname = \
+             \"passthrough\"\n[pollers]\ncpus = [{DAEMON_CPU}]\n{}",
+            drive.path(),
+            vhost_tenant("polling")
+        );
+        let running = Running::Ours(Server::serve(&evenkeel(), &sections)?);
+        Self { title: title.into(), running, _drive: Some(drive) }.filled()
+    }
+
+    /// The peer with LUKS over a file.
+    pub fn theirs_with_luks(title: &str, drive: ScratchDrive) -> Result<Self> {
+        let daemon = StorageDaemon::with_luks(drive.path(), &drive.directory)?;
+        Self { title: title.into(), running: Running::Theirs(daemon), _drive: Some(drive) }.filled()
+    }
+
     /// Gives the drive pages of its own.
     fn filled(self) -> Result<Self> {
         fill(&self.socket()).with_context(|| self.title.clone())?;
@@ -74,12 +95,20 @@ impl Side {
         load_and_cost(&self.socket(), pid, shape, seconds).with_context(|| self.title.clone())
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         match &self.running {
             Running::Ours(server) => server.socket("a"),
             Running::Theirs(daemon) => daemon.socket(),
         }
     }
+}
+
+/// A new host key in a file that only its owner may read.
+pub fn host_key(directory: &Path) -> Result<PathBuf> {
+    let path = directory.join("host.key");
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path)?;
+    file.write_all("5a".repeat(32).as_bytes()).context("the host key")?;
+    Ok(path)
 }
 
 /// The lines of a virtio-blk tenant.

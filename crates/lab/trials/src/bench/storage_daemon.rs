@@ -42,6 +42,30 @@ impl StorageDaemon {
     /// Exports the node `drive` that `blockdev` describes, with two queues and an I/O thread of its own: what its
     /// documentation advises for speed.
     pub fn start(blockdev: &str) -> Result<Self> {
+        Self::start_with(&[], blockdev)
+    }
+
+    /// As [`start`](Self::start), with a file that gets LUKS first; `directory` is for its passphrase.
+    pub fn with_luks(file: &Path, directory: &Path) -> Result<Self> {
+        let passphrase = directory.join("passphrase");
+        std::fs::write(&passphrase, "evenkeel")?;
+        let size = std::fs::metadata(file)?.len().to_string();
+        let secret = format!("secret,id=key,file={}", passphrase.display());
+        let mut image_tool = guest::image_tool().context("there is no qemu-img: `cargo xtask guest-prepare`")?;
+        image_tool.args(["create", "-q", "-f", "luks", "--object", &secret, "-o", "key-secret=key,iter-time=10"]);
+        let made = image_tool.arg(file).arg(&size).output().context("can't start qemu-img")?;
+        if !made.status.success() {
+            bail!("qemu-img: {}", String::from_utf8_lossy(&made.stderr).trim());
+        }
+        let blockdev = format!(
+            "driver=luks,key-secret=key,node-name=drive,cache.direct=on,file.driver=file,file.filename={},\
+             file.aio=io_uring,file.cache.direct=on",
+            file.display()
+        );
+        Self::start_with(&["--object", &secret], &blockdev)
+    }
+
+    fn start_with(objects: &[&str], blockdev: &str) -> Result<Self> {
         let dir = new_directory()?;
         let socket = dir.join("vhost.sock");
         let export = format!(
@@ -60,6 +84,7 @@ impl StorageDaemon {
         }
         let log = std::fs::File::create(dir.join("log"))?;
         let child = pinned
+            .args(objects)
             .args(["--blockdev", blockdev, "--object", "iothread,id=thread", "--export", &export])
             .stdout(Stdio::null())
             .stderr(log)

@@ -1,6 +1,7 @@
 //! Evenkeel itself as the tests run it: a config, a process, its sockets and its log.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -44,7 +45,8 @@ impl Daemon {
         make_image(&image_of(dir), DRIVE_SIZE_MIB)?;
         let nvme = NVME.iter().map(|&tenant| socket_of(dir, tenant));
         let virtio = VIRTIO.iter().flat_map(|&tenant| [socket_of(dir, tenant), read_only_socket_of(dir, tenant)]);
-        Self::start_with(binary, dir, &configuration(dir), &nvme.chain(virtio).collect::<Vec<_>>())
+        let configuration = configuration(dir) + &host_key(dir)?;
+        Self::start_with(binary, dir, &configuration, &nvme.chain(virtio).collect::<Vec<_>>())
     }
 
     /// As [`Daemon::start`], with a configuration and the sockets that it makes.
@@ -206,6 +208,22 @@ pub fn read_only_socket_of(dir: &Path, tenant: Tenant) -> PathBuf {
     dir.join("run").join(tenant.read_only_name()).join("vhost.sock")
 }
 
+/// A tenant's lines: its tests are to hold for an encrypted disk too.
+pub const ENCRYPTED: &str = "encryption = \"host\"\nlba_size = 512";
+
+/// Writes the host key of the daemon in `dir`, if that is not done yet. Returns the section that names it.
+///
+/// # Errors
+/// The file can't be written.
+pub fn host_key(dir: &Path) -> Result<String> {
+    let path = dir.join("host.key");
+    if !path.exists() {
+        fs::write(&path, "5a".repeat(32)).context("the host key")?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400))?;
+    }
+    Ok(format!("\n[keys]\nhost_key = {path:?}\n"))
+}
+
 fn configuration(dir: &Path) -> String {
     let mut text = format!(
         r#"runtime_dir = "{dir}/run"
@@ -231,6 +249,7 @@ size = "{TENANT_SIZE_MIB}MiB"
 frontend = "vfio-user"
 class = "best-effort"
 weight = 1
+{ENCRYPTED}
 "#,
         dir = dir.display(),
         image = image_of(dir).display(),

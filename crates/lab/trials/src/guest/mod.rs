@@ -120,6 +120,11 @@ pub fn storage_daemon() -> Option<Command> {
     Some(prepare::found(&prepare::default_cache().ok()?)?.storage_daemon())
 }
 
+/// `qemu-img` of the guest tests' cache. `None`: nothing is there yet.
+pub fn image_tool() -> Option<Command> {
+    Some(prepare::found(&prepare::default_cache().ok()?)?.image_tool())
+}
+
 /// `cargo xtask guest-test`: runs the tests. Where the guests cannot be prepared they are skipped, unless `CI` or
 /// `EVENKEEL_REQUIRE_GUESTS` is set: then that is a failure.
 ///

@@ -122,8 +122,17 @@ impl Images {
 
     /// QEMU's storage daemon, without arguments of the caller's yet.
     pub fn storage_daemon(&self) -> Command {
+        self.tool("usr/bin/qemu-storage-daemon")
+    }
+
+    /// `qemu-img`.
+    pub fn image_tool(&self) -> Command {
+        self.tool("usr/bin/qemu-img")
+    }
+
+    fn tool(&self, program: &str) -> Command {
         let root = self.dir.join(Qemu::Newest.folder());
-        let mut command = run_in(&root, "usr/bin/qemu-storage-daemon");
+        let mut command = run_in(&root, program);
         command.env("QEMU_MODULE_DIR", root.join(LIBRARIES).join("qemu"));
         command
     }

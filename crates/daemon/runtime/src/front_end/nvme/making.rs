@@ -146,6 +146,7 @@ fn own_disk(placement: &Placement, drive: &Facts) -> NamespaceConfig {
         elsewhere: false,
         nguid: None,
         format_cut_short: placement.formatting_to_lba_bytes.is_some(),
+        erases_by_key: placement.key.as_ref().is_some_and(|key| key.is_of_host()),
     }
 }
 

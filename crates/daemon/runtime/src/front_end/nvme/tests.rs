@@ -36,6 +36,7 @@ fn namespace(size_bytes: u64) -> NamespaceConfig {
         elsewhere: false,
         nguid: None,
         format_cut_short: false,
+        erases_by_key: false,
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::ledger::Ledger;
 use super::report::{GuestReport, Report, SIGKILLS, UPGRADES};
-use crate::guest::daemon::{self, Daemon};
+use crate::guest::daemon::{self, Daemon, ENCRYPTED};
 use crate::guest::lab::{Tenant, complaints};
 use crate::guest::qemu::{Accel, Disk, Guest, Machine, VCPUS};
 use crate::wait;
@@ -132,7 +132,7 @@ impl<'a> Rig<'a> {
         fs::create_dir_all(&dir)?;
         daemon::make_image(&daemon::image_of(&dir), DISK_SIZE_MIB * (tenants.len() as u64 + 1))?;
         let sockets: Vec<PathBuf> = tenants.iter().map(|&tenant| daemon::socket_of(&dir, tenant)).collect();
-        let configuration = configuration(&dir, tenants);
+        let configuration = configuration(&dir, tenants) + &daemon::host_key(&dir)?;
         let has_nvme = tenants.iter().any(|tenant| !tenant.is_virtio());
         let keeper = has_nvme.then(|| Keeper::start(binary, &dir)).transpose()?;
         let daemon = Daemon::start_with(binary, &dir, &configuration, &sockets)?;
@@ -448,7 +448,8 @@ impl Member {
     }
 }
 
-/// Of each front end one tenant's queues are served by the shared poller, the other's by a thread each.
+/// Of each front end one tenant's queues are served by the shared poller, the other's by a thread each; and one has an
+/// encrypted disk.
 fn configuration(dir: &Path, tenants: &[Tenant]) -> String {
     let mut text = format!(
         r#"runtime_dir = "{dir}/run"
@@ -464,11 +465,11 @@ name = "passthrough"
         image = daemon::image_of(dir).display(),
     );
     for &tenant in tenants {
-        let (frontend, threads) = match tenant {
-            Tenant::Virtio => ("vhost-user-blk", "threads = \"shared\""),
-            Tenant::OldVirtio => ("vhost-user-blk", "threads = \"per-queue\""),
-            Tenant::Guaranteed => ("vfio-user", "threads = \"shared\""),
-            Tenant::BestEffort => ("vfio-user", "threads = \"per-queue\""),
+        let (frontend, threads, encrypted) = match tenant {
+            Tenant::Virtio => ("vhost-user-blk", "shared", ENCRYPTED),
+            Tenant::OldVirtio => ("vhost-user-blk", "per-queue", ""),
+            Tenant::Guaranteed => ("vfio-user", "shared", ""),
+            Tenant::BestEffort => ("vfio-user", "per-queue", ENCRYPTED),
         };
         text += &format!(
             r#"
@@ -477,7 +478,8 @@ name = "{name}"
 size = "{DISK_SIZE_MIB}MiB"
 frontend = "{frontend}"
 queues = {VCPUS}
-{threads}
+threads = "{threads}"
+{encrypted}
 "#,
             name = tenant.name()
         );

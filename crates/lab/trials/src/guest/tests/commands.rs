@@ -212,6 +212,7 @@ pub fn bad_commands(lab: &mut Lab) -> Result<()> {
 
 /// Format changes the block size, erases, and the drive serves the new size.
 pub fn format(lab: &mut Lab) -> Result<()> {
+    let is_evenkeel = lab.is_evenkeel();
     let guest = lab.guest(Tenant::BestEffort)?;
     for lbads in [12, 9] {
         guest.run("dd if=/dev/urandom of=/dev/nvme0n1 bs=1M count=1 oflag=direct")?;
@@ -237,7 +238,25 @@ pub fn format(lab: &mut Lab) -> Result<()> {
             LIMIT,
         )?;
     }
-    Ok(())
+    // QEMU's own controller has no keys.
+    if is_evenkeel { erase_by_key(guest) } else { Ok(()) }
+}
+
+/// The disk is encrypted: it is offered another key, and finds neither its data nor zeros.
+fn erase_by_key(guest: &mut Guest) -> Result<()> {
+    let offers = number(&json(guest, "nvme id-ctrl /dev/nvme0 -o json")?, "fna")?;
+    ensure!(offers & 4 != 0, "no cryptographic erase is offered: FNA {offers:#x}");
+    guest.run(&format!(
+        "dd if=/dev/urandom of=/tmp/data bs=1M count=1 && dd if=/tmp/data of={NAMESPACE} bs=1M oflag=direct"
+    ))?;
+    guest.run(&format!("cmp -n 1048576 /tmp/data {NAMESPACE}"))?;
+    guest.run_within(&format!("nvme format {NAMESPACE} --ses=2 --force"), LIMIT)?;
+    for not in ["/tmp/data", "/dev/zero"] {
+        guest.run(&format!(
+            "dd if={NAMESPACE} of=/tmp/found bs=1M count=1 iflag=direct && ! cmp -n 4096 {not} /tmp/found"
+        ))?;
+    }
+    guest.run("rm /tmp/data /tmp/found").map(drop)
 }
 
 fn json(guest: &mut Guest, command: &str) -> Result<Value> {
