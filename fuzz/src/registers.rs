@@ -140,6 +140,7 @@ fn namespace(base_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
         elsewhere: false,
         nguid: None,
         format_cut_short: false,
+        erases_by_key: false,
     }
 }
 

@@ -1,21 +1,21 @@
 //! `evenkeel disk`: disks that are created and changed while the daemon runs.
 
-mod keys;
 mod listing;
 mod options;
 
-use std::io::{IsTerminal, Write};
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use api::{
-    Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Items, Operation, OperationState, Problem, Rest, Wipe,
+    Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Erasure, Items, Operation, OperationState, Problem, Rest,
+    TenantKey, Wipe,
 };
 use clap::Subcommand;
 use io_model::units::Size;
 
-use self::keys::{Erase, Unlock};
 use self::listing::{disks, one};
 use self::options::in_options;
 use crate::output::print;
@@ -27,6 +27,9 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 /// How often, and after which pause, a deletion looks at how much is written: half a second in all.
 const LOOKS: u32 = 25;
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// 64 bytes in hexadecimal, and more than an end of line.
+const LONGEST_KEY_FILE_BYTES: u64 = 160;
 
 /// The daemon's default API socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
@@ -211,6 +214,40 @@ struct Delete {
     daemon: Daemon,
 }
 
+#[derive(Debug, clap::Args)]
+struct Erase {
+    /// Name of the disk.
+    name: String,
+
+    /// Don't ask
+    #[arg(long)]
+    yes: bool,
+
+    /// Erase an attached disk too: its client finds noise
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+#[derive(Debug, clap::Args)]
+struct Unlock {
+    /// Name of the disk.
+    name: String,
+
+    /// File with the key: 64 bytes in hexadecimal. `-`: standard input
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    key_file: PathBuf,
+
+    /// The disk takes this key in place of its former one: nobody can read its data any more
+    #[arg(long)]
+    erase: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum WipeMethod {
     Zeros,
@@ -264,14 +301,38 @@ pub fn run(args: Args) -> Result<()> {
             print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Delete(delete) => run_delete(&delete),
-        Command::Erase(erase) => keys::erase(&erase),
-        Command::Unlock(unlock) => keys::unlock(&unlock),
+        Command::Erase(erase) => run_erase(&erase),
+        Command::Unlock(unlock) => run_unlock(&unlock),
     }
 }
 
 /// On standard error: standard output may be read by a program.
 fn warn(disk: &Disk) {
     disk.warnings.iter().for_each(|warning| eprintln!("warning: {}: {warning}", disk.name));
+}
+
+fn run_erase(erase: &Erase) -> Result<()> {
+    let Erase { name, yes, force, daemon } = erase;
+    let daemon_at = Rest::new(&daemon.socket);
+    if !yes && !is_confirmed(&daemon_at, name, "Erase")? {
+        let remedy = "--yes erases it without a question";
+        return Err(Problem::new(400, "not-confirmed", "nothing is erased", remedy).into());
+    }
+    let disk = daemon_at.erase(name, Erasure { force: *force })?;
+    print(daemon.json, &disk, || format!("{name} is erased: its former key is gone\n"))
+}
+
+fn run_unlock(unlock: &Unlock) -> Result<()> {
+    let Unlock { name, key_file, erase, daemon } = unlock;
+    let mut key = String::with_capacity(LONGEST_KEY_FILE_BYTES as usize);
+    let read = if key_file.as_os_str() == "-" {
+        std::io::stdin().take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key)
+    } else {
+        File::open(key_file).and_then(|file| file.take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key))
+    };
+    read.with_context(|| format!("can't read a key from {}", key_file.display()))?;
+    let disk = Rest::new(&daemon.socket).unlock(name, &TenantKey { key, erase: *erase })?;
+    print(daemon.json, &disk, || one(&disk))
 }
 
 fn run_delete(delete: &Delete) -> Result<()> {

@@ -77,5 +77,6 @@ pub fn config(nsid: u32, size_bytes: u64, big_blocks: bool, read_only: bool) -> 
         elsewhere: false,
         nguid: None,
         format_cut_short: false,
+        erases_by_key: false,
     }
 }

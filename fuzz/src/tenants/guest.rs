@@ -80,6 +80,7 @@ impl Guest {
             elsewhere: false,
             nguid: None,
             format_cut_short: false,
+            erases_by_key: false,
         };
         let config = ControllerConfig {
             serial: "1".into(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use io_model::TenantId;
 
-use crate::DataKey;
+use crate::key::DataKey;
 
 /// How a disk's data lies on the drive.
 #[derive(Debug, Clone)]
@@ -24,8 +24,8 @@ pub(crate) type DiskId = (TenantId, u16);
 
 /// How each disk of a drive is encrypted. All pollers of the drive share it, and look it up only after a change.
 ///
-/// Where any disk is or was encrypted, commands of a disk that is not named fail: a disk whose key came late would else be
-/// written as plain text. Name an encrypted disk before its first command.
+/// Where any disk is or was encrypted, commands of a disk that is not named fail: else a key that comes late would find
+/// plain text on the drive. Name an encrypted disk before its first command.
 #[derive(Debug, Default)]
 pub struct Keys {
     disks: Mutex<BTreeMap<DiskId, Access>>,

@@ -1,5 +1,7 @@
 //! The cipher around a drive in memory: the suite of all back ends, and random programs against plain text.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
 use std::sync::Arc;
 
 use backend_cipher::{Access, DataKey, Encrypted, Keys};
@@ -117,7 +119,7 @@ fn plain_disks_pass_beside_encrypted_ones_and_others_are_refused() {
     let on_drive = raw.read(whole, 4096 + 8192, data.len()).unwrap();
     let common = on_drive.chunks(64).zip(data.chunks(64)).filter(|(one, other)| one == other).count();
     assert_eq!(common, 0, "plain text is on the drive");
-    // The same data elsewhere on the drive, under the tenant's own offset.
+    // Its ciphertext elsewhere on the drive, under the tenant's own offset.
     assert_eq!(raw.write(whole, (4 << 20) + 8192, &on_drive), Ok(()));
     assert!(bench.read(place(1, 4 << 20), 8192, data.len()).unwrap() == data);
     // Never written: zeros. Another key: noise.

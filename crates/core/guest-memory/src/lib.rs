@@ -23,6 +23,6 @@ mod view;
 pub use access::install;
 pub use budget::{Budget, OverBudget};
 pub use buf::{IoBuf, Segment};
-pub use mapping::{CACHE_LINE_BYTES, MapError, Mapping, check_memory};
+pub use mapping::{CACHE_LINE_BYTES, MapError, Mapping, check_memory, keep_in_memory};
 pub use space::{Access, Fault, GuestMemory, MAX_RANGES, MemoryListener, Refused, SpaceError};
 pub use view::{MappedRange, MappedU32};

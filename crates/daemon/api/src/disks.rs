@@ -312,7 +312,7 @@ pub struct Disk {
     /// The group whose ceiling holds for the disk too.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub group: Option<String>,
-    /// Whose key encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
+    /// Owner of the key that encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub encryption: Option<String>,
     /// The limits, in words. Absent: none.

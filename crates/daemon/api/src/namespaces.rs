@@ -25,7 +25,7 @@ pub struct Namespace {
     /// Block size in bytes: 512 or 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
-    /// Whose key encrypts it: `host`, `tenant` or `none`.
+    /// Owner of the key that encrypts it: `host`, `tenant` or `none`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub encryption: Option<String>,
 }

@@ -68,8 +68,9 @@ pub(crate) struct TenantDraft {
 impl Draft {
     pub fn finish(self) -> Option<Config> {
         let device = self.device?;
-        let tenant = |tenant: TenantDraft| tenant.finish(device.encryption);
-        let namespace = |namespace: NamespaceDraft| namespace.finish(device.encryption);
+        let of_drive = device.encryption;
+        let tenant = |tenant: TenantDraft| tenant.finish(of_drive);
+        let namespace = |namespace: NamespaceDraft| namespace.finish(of_drive);
         Some(Config {
             tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
             runtime_dir: self.runtime_dir?,

@@ -71,7 +71,7 @@ pub enum Mode {
     Polling,
 }
 
-/// Whose key a disk's data is encrypted with.
+/// The owner of the key that a disk's data is encrypted with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encryption {
     /// It is not encrypted.

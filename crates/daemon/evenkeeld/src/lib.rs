@@ -22,7 +22,6 @@ mod adoption;
 mod config_file;
 pub mod daemon;
 mod disk_commands;
-mod disk_erasing;
 mod disk_keys;
 mod disk_wiping;
 mod disk_zeroing;

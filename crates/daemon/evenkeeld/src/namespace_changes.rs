@@ -157,8 +157,7 @@ impl ServedDrive {
             name: namespace.name.clone(),
             labels: BTreeMap::new(),
             group: None,
-            encryption: None,
-            locked: false,
+            encryption: placement.and_then(|it| it.key.as_ref()).map(|key| key.owner().to_owned()),
             drive: self.config().device.name.clone(),
             serial: None,
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),
@@ -185,6 +184,7 @@ impl ServedDrive {
             socket: None,
             state: match disk.phase {
                 Phase::Coming | Phase::Zeroing => DiskState::Zeroing,
+                Phase::Served if placement.is_some_and(|it| self.disk_keys.is_locked(it)) => DiskState::Locked,
                 Phase::Served => DiskState::Served,
                 Phase::Failed => DiskState::Failed,
                 Phase::Leaving => DiskState::Leaving,

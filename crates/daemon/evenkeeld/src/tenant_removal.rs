@@ -208,8 +208,8 @@ impl ServedDrive {
         })
     }
 
-    /// A client has left: nothing keeps its tenant from the pollers that are its own by now. A key of its own leaves with
-    /// it.
+    /// A client has left: nothing keeps its tenant from the pollers that are its own by now. The tenant's own key is
+    /// forgotten.
     pub(crate) fn client_left(&mut self, name: &str) {
         let Some(id) = self.find_tenant(name) else { return };
         let is_misplaced = self.misplaced(self.config()).any(|misplaced| misplaced == id) && self.is_free(id);

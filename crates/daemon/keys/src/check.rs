@@ -8,7 +8,7 @@ use openssl::pkey::PKey;
 use openssl::sign::Signer;
 use serde::{Deserialize, Serialize};
 
-use crate::DataSecret;
+use crate::secret::DataSecret;
 
 /// Bytes of HMAC-SHA256 that are stored.
 const BYTES: usize = 16;

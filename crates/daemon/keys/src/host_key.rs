@@ -10,7 +10,7 @@ use openssl::hash::{MessageDigest, hash};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::Secret;
+use crate::secret::Secret;
 
 /// Bytes of a host key: AES-256.
 const BYTES: usize = 32;

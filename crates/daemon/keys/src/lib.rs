@@ -11,7 +11,7 @@
 //! A disk's data key is random. Under `encryption = "host"` it is stored beside the disk's record, wrapped by
 //! AES-256-GCM under the host key. Under `encryption = "tenant"` only a check value is stored.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod check;
 mod host_key;

@@ -33,7 +33,7 @@ impl<const N: usize> Secret<N> {
     /// To be filled by [`bytes_mut`](Self::bytes_mut).
     pub fn zeros() -> Self {
         let secret = Self(Box::new([0; N]));
-        lock(secret.bytes());
+        guest_memory::keep_in_memory(secret.bytes());
         secret
     }
 
@@ -84,14 +84,6 @@ impl<const N: usize> fmt::Debug for Secret<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
-}
-
-/// Keeps the pages of `bytes` out of the swap. Ordinary users may lock some MiB (RLIMIT_MEMLOCK); beyond, pages may be
-/// swapped. Pages stay locked, since other keys may lie on them.
-#[allow(unsafe_code, reason = "mlock takes an address")]
-fn lock(bytes: &[u8]) {
-    // SAFETY: the range is a live allocation, and mlock changes none of its bytes.
-    let _ = unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) };
 }
 
 #[cfg(test)]

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CheckValue, DataSecret, HostKey, WrappedKey};
+use crate::check::CheckValue;
+use crate::host_key::HostKey;
+use crate::secret::DataSecret;
+use crate::wrapped::WrappedKey;
 
 /// What the record of an encrypted disk says about its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +21,7 @@ pub enum StoredKey {
 }
 
 impl StoredKey {
-    /// Who keeps the key, as configurations name it.
+    /// The key's owner, as configurations name it.
     pub fn owner(&self) -> &'static str {
         match self {
             Self::Host(_) => "host",

@@ -6,7 +6,8 @@ use openssl::symm::{Cipher, decrypt_aead, encrypt_aead};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::{DATA_KEY_BYTES, DataSecret, HostKey, HostKeyId};
+use crate::host_key::{HostKey, HostKeyId};
+use crate::secret::{DATA_KEY_BYTES, DataSecret};
 
 const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;

@@ -136,8 +136,8 @@ impl Layout {
         self.find_mut(name).map(|placement| placement.settings = Some(settings.to_owned())).is_some()
     }
 
-    /// A new disk is encrypted. What its ranges hold is noise under its key, so they need no zeroing. `false`: there is no
-    /// such disk.
+    /// A new disk is encrypted. What its ranges hold is noise under its key, so they need no zeroing. `false`: there is
+    /// no such disk.
     pub fn set_key(&mut self, name: &str, key: StoredKey) -> bool {
         let Some(placement) = self.find_mut(name) else { return false };
         (placement.key, placement.zeroed_bytes) = (Some(key), None);

@@ -448,7 +448,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     /// answered.
     fn drain(mut self) -> u32 {
         let start = self.clock.now();
-        let wait = |poller: &mut Poller<S, B, AnyPolicy>, progress: fn(&mut _, Nanos) -> Progress| {
+        let wait = |poller: &mut Poller<S, Encrypted<B>, AnyPolicy>, progress: fn(&mut _, Nanos) -> Progress| {
             let now = self.clock.now();
             if !progress(poller, now).any() {
                 std::thread::sleep(NAP);

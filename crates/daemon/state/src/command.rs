@@ -22,7 +22,7 @@ pub struct NewDisk {
     pub lba_bytes: u32,
     /// A tenant's own disk, or a namespace.
     pub kind: Kind,
-    /// Whose key it gets, if it has no place on the drive yet.
+    /// Owner of the key that it gets, if it has no place on the drive yet.
     pub encryption: Encryption,
     /// That key. `None`: it is not encrypted.
     pub key: Option<StoredKey>,

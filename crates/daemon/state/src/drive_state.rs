@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::{DiskError, Reason};
 use config::{Config, Namespace};
 use io_model::TenantId;
+use keys::StoredKey;
 use layout::{Layout, Placement, Wanted, WipeMethod, Wiping};
 
 use crate::attachments::{At, Attachments, NamespaceOrder};
@@ -325,6 +326,8 @@ impl DriveState {
         let placement = self.placement(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         let offsets = placement.extents.iter().map(|extent| extent.offset_bytes).collect();
         let detached = self.detached_sections(|tenant| tenant != name);
+        // Where nothing is zeroed later, noise would reach the next disk.
+        let wipe = wipe.or((!self.facts.can_zero).then_some(WipeMethod::Zeros));
         let layout = self.layout_mut().ok_or_else(broken)?;
         layout.release(name, wipe);
         for (of, section) in &detached {

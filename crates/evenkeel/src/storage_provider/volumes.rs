@@ -199,6 +199,10 @@ impl Volumes {
             match disk.state {
                 DiskState::Served => return Ok(()),
                 DiskState::Leaving => return Err(NO_SUCH_VOLUME),
+                DiskState::Locked => {
+                    note(&format!("{} is locked: `evenkeel disk unlock` hands over its key", disk.name));
+                    return Err(Failure::system(Errno::NOKEY));
+                }
                 DiskState::Failed => return Err(Failure::system(Errno::IO)),
                 DiskState::Zeroing if start.elapsed() > READY_LIMIT => {
                     note(&format!("{} is still being zeroed: ask again later", disk.name));

@@ -4,8 +4,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use nvme_spec::Status;
-
 use crate::disks::{done, refused};
 use crate::guest::pattern;
 use crate::harness::{Home, wait_for};
@@ -106,7 +104,8 @@ fn an_erased_disk_never_reads_as_before() {
     assert!(home.attach("secret").read(16, 16).unwrap() != second);
     let told = refused(&home, "erase plain --yes");
     assert!(told.contains("\"plain\" is not encrypted"), "{told}");
-    assert_eq!(home.attach("plain").format(2 << 9).unwrap_err().status(), Some(Status::INVALID_FIELD));
+    let told = home.attach("plain").format(2 << 9).unwrap_err().to_string();
+    assert!(told.contains("INVALID_FIELD"), "{told}");
     daemon.stop();
 }
 

@@ -46,7 +46,7 @@ pub struct NamespaceConfig {
     pub nguid: Option<[u8; 16]>,
     /// A Format was cut short: nothing but another Format is done.
     pub format_cut_short: bool,
-    /// Its data is encrypted, and whoever records Formats can give it another key: Format offers SES = 2.
+    /// Its data is encrypted, and another key can be given to it where Formats are recorded: Format offers SES = 2.
     pub erases_by_key: bool,
 }
 

@@ -5,10 +5,11 @@
 //! contents of the doorbell page (it must be the same memory).
 
 use bytemuck::{Pod, Zeroable};
+use nvme_spec::Status;
 
 use crate::admin::{ErrorLog, Events, Features};
 use crate::config::{ConfigError, ControllerConfig, MAX_NAMESPACES};
-use crate::controller::Controller;
+use crate::controller::{Controller, FormatRecord, FormatStep};
 use crate::msix::{Interrupts, TABLE_BYTES};
 use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::pci::HEADER_BYTES;
@@ -86,7 +87,7 @@ pub(crate) struct NamespaceState {
 }
 
 /// See [`FormatState`].
-pub(crate) const FORMAT_BY_KEY: u32 = 1 << 31;
+const FORMAT_BY_KEY: u32 = 1 << 31;
 
 /// A running Format of a namespace, which a successor begins anew.
 #[repr(C)]
@@ -98,6 +99,24 @@ pub(crate) struct FormatState {
     pub(crate) lba_bytes: u32,
     pub(crate) cid: u16,
     pub(crate) status: u16,
+}
+
+impl FormatState {
+    fn of((record, cid, status): (FormatRecord, u16, Status)) -> Self {
+        let by_key = if record.by_key { FORMAT_BY_KEY } else { 0 };
+        Self { format: record.format, lba_bytes: record.lba_bytes | by_key, cid, status: status.0 }
+    }
+
+    /// The first step of that Format, of this namespace.
+    pub(crate) fn begins(&self, nsid: u32) -> FormatRecord {
+        FormatRecord {
+            format: self.format,
+            nsid,
+            step: FormatStep::Begins,
+            lba_bytes: self.lba_bytes & !FORMAT_BY_KEY,
+            by_key: self.lba_bytes & FORMAT_BY_KEY != 0,
+        }
+    }
 }
 
 /// A controller's guest-visible state; plain old data, so that it can live in shared memory.
@@ -214,7 +233,7 @@ impl<I: Interrupts> Controller<I> {
             let (lba_bytes, error_recovery) = (namespace.config().lba_bytes, namespace.error_recovery);
             state.namespaces[at] = NamespaceState { lba_bytes, error_recovery };
             if let Some(format) = &namespace.format {
-                state.running[at] = format.to_begin_anew();
+                state.running[at] = FormatState::of(format.to_begin_anew());
             }
         }
         for sq in self.queues.sqs() {

@@ -109,7 +109,7 @@ impl<I: Interrupts> Controller<I> {
             return Err(StateError::Invalid("a Format goes on, which a controller of several pollers has not"));
         }
         for (nsid, saved) in (1..).zip(&state.running).filter(|(_, saved)| saved.format > 0) {
-            self.begin_format_anew(nsid, saved);
+            self.begin_format_anew(saved.begins(nsid), saved.cid, Status(saved.status));
         }
         if let Some(sq) = self.queues.sq(0).filter(|_| state.is_in_hand != 0) {
             sq.again.push_back(Again { slot: 0, number: 0, sqe: bytemuck::must_cast(state.in_hand) });
@@ -126,7 +126,7 @@ impl<I: Interrupts> Controller<I> {
     /// Free completion entries of an inherited queue, but for those that are unread: those that are not to come.
     fn recount(&mut self, cqid: u16) {
         let formats =
-            self.namespaces.formats().map(|format| format.to_begin_anew().format).collect::<BTreeSet<_>>().len();
+            self.namespaces.formats().map(|format| format.to_begin_anew().0.format).collect::<BTreeSet<_>>().len();
         let of_admin = self.queues.outbox.len() + formats + self.deleting();
         let its = self.queues.sqs().filter(|sq| sq.cqid == cqid);
         let to_come: usize =

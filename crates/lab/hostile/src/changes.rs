@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use api::{Deletion, DriveRemoval, Rest, Wipe, api_path};
+use api::{Deletion, DriveRemoval, Rest, api_path};
 use fastrand::Rng;
 use serde::Serialize;
 
@@ -157,7 +157,7 @@ impl World<'_> {
         let is_made = |name: &&String| !BASES.iter().any(|(base, _)| base == name);
         let names: Vec<String> = self.state.disks.keys().filter(is_made).cloned().collect();
         for name in names {
-            self.rest().delete(&name, Deletion { force: true, wipe: Wipe::default() })?;
+            self.rest().delete(&name, Deletion { force: true, ..Deletion::default() })?;
             self.state.disks.remove(&name);
         }
         let start = Instant::now();

@@ -90,7 +90,7 @@ where
     let mut content = vec![FORMER; DRIVE_BYTES];
     memory.write_at(0, &content).unwrap();
     move_all(&drive, Op::Write, &memory);
-    rest.delete("old", Deletion { wipe: method, ..Deletion::default() }).unwrap();
+    rest.delete("old", Deletion { wipe: Some(method), ..Deletion::default() }).unwrap();
     while !rest.operations().unwrap().is_empty() {
         std::thread::yield_now();
     }

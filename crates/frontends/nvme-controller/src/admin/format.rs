@@ -19,7 +19,6 @@ use crate::controller::{Event, FormatRecord, FormatStep};
 use crate::msix::Interrupts;
 use crate::namespace::Namespace;
 use crate::queue::Kind;
-use crate::state::{FORMAT_BY_KEY, FormatState};
 
 /// One step where the device can write zeroes: long enough to be done soon, short enough not to hold up
 /// other tenants.
@@ -49,11 +48,9 @@ impl Format {
         !self.in_flight && !self.recording
     }
 
-    /// What it takes to begin it once more.
-    pub fn to_begin_anew(&self) -> FormatState {
-        let FormatRecord { format, lba_bytes, by_key, .. } = self.record;
-        let by_key = if by_key { FORMAT_BY_KEY } else { 0 };
-        FormatState { format, lba_bytes: lba_bytes | by_key, cid: self.cid, status: self.status.0 }
+    /// What it takes to begin it once more, with the command's identifier, and how it ended for others.
+    pub fn to_begin_anew(&self) -> (FormatRecord, u16, Status) {
+        (self.record, self.cid, self.status)
     }
 
     /// Whether a step of it is with the drive.
@@ -90,18 +87,15 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// A Format that another process had begun begins once more, from the namespace's start.
-    pub(crate) fn begin_format_anew(&mut self, nsid: u32, saved: &FormatState) {
-        let FormatState { format: number, lba_bytes, cid, status } = *saved;
-        let (lba_bytes, by_key) = (lba_bytes & !FORMAT_BY_KEY, lba_bytes & FORMAT_BY_KEY != 0);
+    pub(crate) fn begin_format_anew(&mut self, record: FormatRecord, cid: u16, status: Status) {
+        let FormatRecord { nsid, lba_bytes, by_key, .. } = record;
         let may_erase = |it: &Namespace| !by_key || it.config().erases_by_key;
         let fits = |it: &Namespace| it.format.is_none() && it.config().lba_sizes.contains(&lba_bytes) && may_erase(it);
         if !self.namespaces.get(nsid).is_some_and(fits) {
             return;
         }
         let zeroes = (!self.config.write_zeroes).then(|| Mapping::anonymous(WRITE_STEP_BYTES as usize).ok()).flatten();
-        let record = FormatRecord { format: number, nsid, step: FormatStep::Begins, lba_bytes, by_key };
-        let format =
-            Format { record, cid, status: Status(status), recording: true, done_bytes: 0, in_flight: false, zeroes };
+        let format = Format { record, cid, status, recording: true, done_bytes: 0, in_flight: false, zeroes };
         self.namespaces.begin_format(nsid, format);
         self.wiring_events.push_back(Event::Format(record));
     }

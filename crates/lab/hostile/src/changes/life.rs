@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use api::{Action, Apply, Deletion, Disk, DiskPatch, DiskSpec, DriveRemoval, NewDrive, Problem, Wipe};
+use api::{Action, Apply, Deletion, Disk, DiskPatch, DiskSpec, DriveRemoval, NewDrive, Problem};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::lock;
@@ -112,7 +112,7 @@ impl World<'_> {
                 rest.change(name, &DiskPatch::of(&DiskSpec { size, ..DiskSpec::default() })).map(Some)
             }
             Change::Set(name, terms) => rest.change(name, &disk_change(*terms)).map(Some),
-            Change::Delete(name) => rest.delete(name, Deletion { force: true, wipe: Wipe::default() }).map(|_| None),
+            Change::Delete(name) => rest.delete(name, Deletion { force: true, ..Deletion::default() }).map(|_| None),
             Change::Attach(name, attach) => rest.attach(name, attach).map(Some),
             Change::Detach(name, tenant) => rest.detach(name, tenant).map(Some),
             Change::AddDrive(name, policy) => self.add_drive(name, *policy).map(|()| None),

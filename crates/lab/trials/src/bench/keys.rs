@@ -105,7 +105,7 @@ fn made_and_deleted(options: &Options) -> Result<Vec<Figure>> {
         directory.join("drive.img")
     );
     let server = Server::serve(&evenkeel(), &sections)?;
-    let rest = api::Rest::new(&server.socket("api.sock"));
+    let rest = api::Rest::new(server.socket("api.sock"));
     let mut figures = Vec::new();
     for size in ["1GiB", "1TiB"] {
         let (mut created_ms, mut erased_ms, mut deleted_ms) = (Vec::new(), Vec::new(), Vec::new());

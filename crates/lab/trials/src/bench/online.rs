@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use api::{Deletion, DiskPatch, DiskSpec, OperationState, Rest, Wipe};
+use api::{Deletion, DiskPatch, DiskSpec, OperationState, Rest};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
 
 use super::idle::{FALLS_ASLEEP, resident_bytes};
@@ -294,7 +294,7 @@ pub(super) fn change(server: &Server, prefix: &str) -> Result<Changed> {
         let grow = DiskPatch::of(&DiskSpec { size: "8MiB".into(), ..DiskSpec::default() });
         timed(&mut changed.grow_ms, || rest.change(&name, &grow))?;
         drop(client);
-        timed(&mut changed.delete_ms, || rest.delete(&name, Deletion { force: true, wipe: Wipe::Zeros }))?;
+        timed(&mut changed.delete_ms, || rest.delete(&name, Deletion { force: true, ..Deletion::default() }))?;
     }
     Ok(changed)
 }
@@ -320,7 +320,7 @@ pub fn wiping(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>>
         let begun = Instant::now();
         calm.push(percentile_us(&client.read_until(|| begun.elapsed() >= span)?, 99.0));
         rest.create(&DiskSpec { name: "old".into(), size: "4GiB".into(), ..DiskSpec::default() })?;
-        rest.delete("old", Deletion { force: true, wipe: Wipe::Zeros })?;
+        rest.delete("old", Deletion { force: true, ..Deletion::default() })?;
         let begun = Instant::now();
         wiped.push(percentile_us(&client.read_until(|| begun.elapsed() >= span)?, 99.0));
         let is_wiping = rest.operations()?.iter().any(|it| it.kind == "wipe" && it.state == OperationState::Running);

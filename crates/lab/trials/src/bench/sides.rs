@@ -65,8 +65,8 @@ impl Side {
     pub fn ours_encrypted(title: &str, drive: ScratchDrive) -> Result<Self> {
         let key = host_key(&drive.directory)?;
         let sections = format!(
-            "[keys]\nhost_key = {key:?}\n[device]\nbackend = \"file\"\npath = {:?}\nencryption = \"host\"\n[policy]\nname = \
-             \"passthrough\"\n[pollers]\ncpus = [{DAEMON_CPU}]\n{}",
+            "[keys]\nhost_key = {key:?}\n[device]\nbackend = \"file\"\npath = {:?}\nencryption = \"host\"\n\
+             [policy]\nname = \"passthrough\"\n[pollers]\ncpus = [{DAEMON_CPU}]\n{}",
             drive.path(),
             vhost_tenant("polling")
         );
