@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use api::Items;
 use config::{Backend, Config, Drives, HWQ_DEPTH};
 use promises::forecasts::Forecasts;
@@ -36,7 +36,25 @@ pub fn run(args: &Args) -> Result<()> {
         drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
     ready::refuse(&ready)?;
-    try_rings(&ready)
+    try_rings(&ready)?;
+    try_host_key(&ready)
+}
+
+/// Reads the host key, if the file names one.
+fn try_host_key(ready: &[Ready]) -> Result<()> {
+    let Some(first) = ready.first().map(|ready| &ready.prepared.config) else { return Ok(()) };
+    if let Some(path) = &first.keys.host_key {
+        return keys::HostKey::read(path).map(drop).context("can't use the host key");
+    }
+    let configs = ready.iter().map(|ready| &ready.prepared.config);
+    let wrapped = configs.flat_map(Config::encrypted_by_host).next();
+    if let Some(name) = wrapped {
+        eprintln!(
+            "warning: disk {name:?} is to be encrypted, and no host_key is written under [keys]: the service manager \
+             must pass the credential evenkeel-host-key"
+        );
+    }
+    Ok(())
 }
 
 /// Asks the kernel for what the pollers of all drives need: the user's limits may not allow it.

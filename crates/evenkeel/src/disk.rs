@@ -244,6 +244,10 @@ struct Unlock {
     #[arg(long)]
     erase: bool,
 
+    /// Erase an attached disk too: its client finds noise
+    #[arg(long, requires = "erase")]
+    force: bool,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -323,7 +327,7 @@ fn run_erase(erase: &Erase) -> Result<()> {
 }
 
 fn run_unlock(unlock: &Unlock) -> Result<()> {
-    let Unlock { name, key_file, erase, daemon } = unlock;
+    let Unlock { name, key_file, erase, force, daemon } = unlock;
     let mut key = String::with_capacity(LONGEST_KEY_FILE_BYTES as usize);
     let read = if key_file.as_os_str() == "-" {
         std::io::stdin().take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key)
@@ -331,7 +335,7 @@ fn run_unlock(unlock: &Unlock) -> Result<()> {
         File::open(key_file).and_then(|file| file.take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key))
     };
     read.with_context(|| format!("can't read a key from {}", key_file.display()))?;
-    let disk = Rest::new(&daemon.socket).unlock(name, &TenantKey { key, erase: *erase })?;
+    let disk = Rest::new(&daemon.socket).unlock(name, &TenantKey { key, erase: *erase, force: *force })?;
     print(daemon.json, &disk, || one(&disk))
 }
 

@@ -449,8 +449,9 @@ fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, rustix::io::Errno> {
     let huge = stat.f_type as u32 == HUGETLBFS_MAGIC && huge_bytes.is_power_of_two();
     Ok(if huge { huge_bytes.max(4096) } else { 4096 })
 }
-/// Keeps the pages of `bytes`, such as a key, out of the swap, as far as RLIMIT_MEMLOCK lets it. They stay locked: other
-/// keys may lie on them too.
+
+/// Keeps the pages of `bytes`, such as a key, out of the swap, as far as RLIMIT_MEMLOCK allows it. They stay locked:
+/// other keys may lie on them.
 pub fn keep_in_memory(bytes: &[u8]) {
     // SAFETY: the range is a live borrow, and mlock changes none of its bytes.
     let _ = unsafe { rustix::mm::mlock(bytes.as_ptr().cast_mut().cast(), bytes.len()) };

@@ -381,9 +381,9 @@ async fn erase(
 async fn unlock(
     State(daemon): State<Handle>,
     Path(name): Path<String>,
-    Object(TenantKey { key, erase }): Object<TenantKey>,
+    Object(TenantKey { key, erase, force }): Object<TenantKey>,
 ) -> Result<Json<Disk>, Refused> {
-    let handed = Handed { key: Zeroizing::new(key), erase };
+    let handed = Handed { key: Zeroizing::new(key), erase, force };
     Ok(Json(ask(&daemon, |reply| DiskCommand::Unlock(name, handed, reply)).await??))
 }
 

@@ -372,6 +372,9 @@ pub struct TenantKey {
     /// The disk takes this key in place of its former one, and its data can't be read any more.
     #[serde(default)]
     pub erase: bool,
+    /// Erase the disk even if a client is attached: it finds noise.
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl std::fmt::Debug for TenantKey {

@@ -209,6 +209,14 @@ pub(crate) struct TenantMarks {
 }
 
 impl Config {
+    /// The names of disks that are to be encrypted with a key of the host's.
+    pub fn encrypted_by_host(&self) -> impl Iterator<Item = &str> {
+        let tenants = self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.encryption));
+        let namespaces = self.namespaces.iter().map(|namespace| (namespace.name.as_str(), namespace.encryption));
+        let hosts = tenants.chain(namespaces).filter(|(_, encryption)| *encryption == Encryption::Host);
+        hosts.map(|(name, _)| name)
+    }
+
     /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.
     pub fn declared_text(&self) -> &str {
         &self.text.text[..self.view.declared_bytes]

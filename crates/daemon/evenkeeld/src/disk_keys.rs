@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use api::{DiskError, Reason};
 use backend_cipher::{Access, DataKey};
+use client_socket::{Level, Sink};
 use config::{Config, Encryption};
 use keys::{CheckValue, DataSecret, HostKey, StoredKey};
 use layout::{Placement, serial_of};
@@ -94,9 +95,14 @@ impl DiskKeys {
             let title = format!("the key of disk {name:?} is to be 64 bytes in hexadecimal, two different halves");
             return refused(title, "`openssl rand -hex 64` makes one");
         };
-        let record = match check {
-            Some(check) if !handed.erase => {
-                if check.check(&secret, serial).is_err() {
+        let is_present = check.as_ref().map(|check| check.check(&secret, serial).is_ok());
+        let record = match is_present {
+            Some(true) if handed.erase => {
+                let title = format!("the key is that which disk {name:?} has, and erases nothing");
+                return refused(title, "hand over another key: `openssl rand -hex 64` makes one");
+            }
+            Some(is_present) if !handed.erase => {
+                if !is_present {
                     let title = format!("the key is not that of disk {name:?}");
                     return refused(title, "hand over the disk's key, or erase the disk by another one (erase)");
                 }
@@ -155,6 +161,18 @@ impl DiskKeys {
             Ok(key) => (Access::Key(Arc::new(key)), None),
             Err(why) => (Access::Locked, Some(why)),
         }
+    }
+}
+
+/// A disk keeps its encryption: tells where the file says something else.
+pub(crate) fn warn_of_change(config: &Config, name: &str, encryption: Encryption, is_encrypted: bool, sink: &Sink) {
+    if (encryption != Encryption::None) != is_encrypted {
+        let (is, of) = (if is_encrypted { "encrypted" } else { "not encrypted" }, encryption.name());
+        let line = format!(
+            "disk {name:?} stays {is}, though {} says encryption = {of:?}: make another disk and copy the data",
+            config.file().display()
+        );
+        sink(Level::Warn.of_tenant(name), &line);
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use api::{Disk, DiskError, Erasure, EventKind, Operation, OperationState, Reason};
+use backend_cipher::Access;
 use client_socket::Level;
 use config::{Tenant, WipeBy};
 use confine::ThreadKind;
@@ -72,6 +73,8 @@ impl ServedDrive {
         let id = self.new_id();
         let teller = self.teller.clone();
         let front_end = Wiper::new(id, Box::new(move |step| teller.tell(Happening::Wiped(step))))?.into();
+        // It writes zeros where nobody's data is.
+        self.pollers.keys().set(id, 0, Access::Plain);
         let probe = self.pollers.add(poller, id, front_end, Terms::best_effort(1));
         self.wiper.probes = Some([probe].into_iter().collect());
         self.wipe(poller, id, range);
@@ -249,6 +252,7 @@ impl ServedDrive {
         }
         (self.wiper.state, self.wiper.probes) = (State::Away, None);
         self.pollers.forget(id);
+        self.pollers.keys().forget(id);
         self.pollers.close_unused(self.state.config());
         self.wipe_next();
     }
@@ -258,16 +262,26 @@ impl ServedDrive {
 impl ServedDrive {
     /// Erases a disk as the API asks for it. `reply` comes once no poller has the former key.
     pub(crate) fn erase_disk(&mut self, name: &str, erasure: Erasure, reply: Reply<Result<Disk, DiskError>>) {
-        let id = match self.may_erase(name, erasure).and_then(|id| self.replace_key(name).map(|()| id)) {
+        let id = match self.may_erase(name, erasure.force).and_then(|id| self.replace_key(name).map(|()| id)) {
             Ok(id) => id,
             Err(error) => return reply(Err(error)),
         };
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: erased: its former key is gone"));
         self.events.tell(EventKind::Erased, Some(name), None);
-        self.forget_former_key(id, Box::new(move |drive| reply(drive.describe_disk(id).ok_or_else(broken))));
+        let connected = self.connect_unlocked(id);
+        self.forget_former_key(
+            id,
+            Box::new(move |drive| reply(connected.and_then(|()| drive.describe_disk(id).ok_or_else(broken)))),
+        );
     }
 
-    fn may_erase(&self, name: &str, Erasure { force }: Erasure) -> Result<TenantId, DiskError> {
+    /// A disk that waited for its key is served, now that the key is here.
+    fn connect_unlocked(&mut self, id: TenantId) -> Result<(), DiskError> {
+        let Some(ready) = self.locked.remove(&id) else { return Ok(()) };
+        self.connect(id, ready).map_err(disk_error)
+    }
+
+    fn may_erase(&self, name: &str, force: bool) -> Result<TenantId, DiskError> {
         let id = self.find_disk(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         if self.is_being_deleted(id) {
             return Err(being_deleted(name));
@@ -300,7 +314,7 @@ impl ServedDrive {
     fn take_handed_key(&mut self, name: &str, handed: &Handed) -> Result<TenantId, DiskError> {
         let id = self.find_disk(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         if handed.erase {
-            self.may_erase(name, Erasure::default())?;
+            self.may_erase(name, handed.force)?;
         }
         let placement = self.state.placement(name).ok_or_else(broken)?.clone();
         let (secret, record) = DiskKeys::read_handed(&placement, handed)?;
@@ -309,9 +323,7 @@ impl ServedDrive {
         }
         self.disk_keys.remember(name, secret);
         self.tell_key(id, 0, name);
-        if let Some(ready) = self.locked.remove(&id) {
-            self.put_on_socket(id, ready).map_err(disk_error)?;
-        }
+        self.connect_unlocked(id)?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: its tenant handed over its key"));
         Ok(id)
     }

@@ -39,6 +39,7 @@ impl ServedDrive {
         let mut disk = state::NewDisk::from(namespace);
         // No disk's blocks can be smaller than the drive's.
         disk.lba_bytes = disk.lba_bytes.max(self.state.facts().block_bytes);
+        self.give_key(&mut disk)?;
         let id = self.new_id();
         let created = self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) });
         created.map(|()| id).map_err(|error| {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
-use api::EventKind;
+use api::{DiskError, EventKind};
 use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, DeviceLock, Home, Tenant};
 use io_model::{Nanos, TenantId};
@@ -274,11 +274,17 @@ impl ServedDrive {
     /// A disk comes, and has a place on the drive. `section`: of a disk that the configuration file does not have.
     pub(crate) fn create(&mut self, mut disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
         let id = self.new_id();
+        self.give_key(&mut disk)?;
+        self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) })?;
+        Ok(id)
+    }
+
+    /// A disk without a place yet gets the key that it is to have.
+    pub(crate) fn give_key(&self, disk: &mut NewDisk) -> Result<(), DiskError> {
         if self.state.layout().is_some() && self.state.placement(&disk.name).is_none() {
             disk.key = self.disk_keys.of_new(&disk.name, disk.encryption)?;
         }
-        self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) })?;
-        Ok(id)
+        Ok(())
     }
 
     /// A tenant comes with a disk. `section` as for [`create`](Self::create). A failure leaves no trace of the disk.
@@ -402,7 +408,7 @@ impl ServedDrive {
     }
 
     /// A disk without its key waits for it.
-    fn connect(&mut self, id: TenantId, ready: Ready) -> Result<()> {
+    pub(crate) fn connect(&mut self, id: TenantId, ready: Ready) -> Result<()> {
         let placement = self.tenants.get(&id).and_then(|live| self.state.placement(&live.tenant.name));
         if placement.is_some_and(|it| self.disk_keys.is_locked(it)) {
             self.locked.insert(id, ready);

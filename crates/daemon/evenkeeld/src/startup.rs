@@ -21,7 +21,7 @@ use ssd_model::Profile;
 use ublk::Helper;
 
 use crate::config_file::OwnFile;
-use crate::disk_keys::DiskKeys;
+use crate::disk_keys::{self, DiskKeys};
 use crate::service_manager::Manager;
 use api_server::roles::Roles;
 use api_server::tcp_port::OpenedPort;
@@ -110,9 +110,14 @@ impl OpenedDrive {
         };
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         // With their places: no disk is recorded as one without encryption before.
-        for tenant in prepared.config.tenants.iter().filter(|tenant| new_tenants.contains(&tenant.name)) {
-            if let Some(key) = disk_keys.of_new(&tenant.name, tenant.encryption)? {
-                prepared.layout.set_key(&tenant.name, key);
+        let tenants = prepared.config.tenants.iter().map(|tenant| (&tenant.name, tenant.encryption));
+        let namespaces = prepared.config.namespaces.iter().map(|namespace| (&namespace.name, namespace.encryption));
+        for (name, encryption) in tenants.chain(namespaces) {
+            if !new_tenants.contains(name) {
+                let is_encrypted = prepared.layout.find(name).is_some_and(|it| it.key.is_some());
+                disk_keys::warn_of_change(&prepared.config, name, encryption, is_encrypted, sink);
+            } else if let Some(key) = disk_keys.of_new(name, encryption)? {
+                prepared.layout.set_key(name, key);
             }
         }
         let identity = prepared.config.identity()?;

@@ -312,7 +312,8 @@ impl Layout {
     /// What a layout must hold, wherever it comes from; says what is wrong.
     pub(crate) fn validate(&self) -> Result<(), String> {
         if self.version != VERSION {
-            return Err(format!("its version is {}, this build knows {VERSION}", self.version));
+            let newer = if self.version > VERSION { ": a newer evenkeel wrote it, so start that one" } else { "" };
+            return Err(format!("its version is {}, and this build knows {VERSION}{newer}", self.version));
         }
         let mut names = HashSet::new();
         for placement in &self.tenants {

@@ -156,7 +156,7 @@ impl From<Placement> for Block {
     fn from(placement: Placement) -> Self {
         let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
         let Placement { serial, zeroed_bytes, grows_from_bytes, key, .. } = placement;
-        let serial = Some(serial).filter(|serial| *serial != former_serial_of(&name));
+        let serial = Some(serial).filter(|serial| key.is_some() || *serial != former_serial_of(&name));
         let mut extents = extents.into_iter();
         let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
         let Extent { offset_bytes, size_bytes } = first;

@@ -31,7 +31,7 @@ pub fn blame(
         })
     });
     let usual = |id| usuals.of(id).map(|usual| usual.measured());
-    let loads: Loads<'_> = observed.iter().collect();
+    let loads = Loads::observed(observed, cpu);
     let party = |tenant: &Observed| Some(Party { usual: usual(tenant.id), ..foresight.party(tenant, &loads)? });
     let found = || {
         let own = observed.iter().find(|it| it.id == broken)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use policy::Limits;
 
-/// A tenant that uses this fraction of its limits waits for them.
+/// A tenant that uses this fraction of its limits waits for them, of the time in which its poller has a CPU.
 const HELD: f64 = 0.9;
 
 /// A ceiling that is reached.
@@ -39,18 +39,26 @@ pub struct Load {
     ios: [f64; 3],
     /// Bytes of these.
     bytes: [f64; 3],
+    /// The part of the time, 0 to 1, in which its poller waited for a CPU: limits let nothing through meanwhile.
+    starved: f64,
 }
 
 impl Load {
     /// `iops` commands and `bytes_s` bytes per second, of which `read_share`, 0 to 1, are reads.
     pub fn new(iops: f64, bytes_s: f64, read_share: f64) -> Self {
         let parts = [1.0, read_share, 1.0 - read_share];
-        Self { ios: parts.map(|part| iops * part), bytes: parts.map(|part| bytes_s * part) }
+        Self { ios: parts.map(|part| iops * part), bytes: parts.map(|part| bytes_s * part), starved: 0.0 }
+    }
+
+    /// Its poller waited this part of the time for a CPU.
+    pub fn starved(self, part: f64) -> Self {
+        Self { starved: part.clamp(0.0, 1.0), ..self }
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
         let add = |one: [f64; 3], two: [f64; 3]| std::array::from_fn(|at| one[at] + two[at]);
-        Self { ios: add(self.ios, other.ios), bytes: add(self.bytes, other.bytes) }
+        let starved = self.starved.max(other.starved);
+        Self { ios: add(self.ios, other.ios), bytes: add(self.bytes, other.bytes), starved }
     }
 
     fn reaches(&self, to: &Limits) -> bool {
@@ -58,7 +66,8 @@ impl Load {
         let mbytes = [to.rw_mbytes_per_sec, to.r_mbytes_per_sec, to.w_mbytes_per_sec];
         let bytes = mbytes.map(|limit| limit as f64 * f64::from(1 << 20));
         let reached = |does: [f64; 3], limits: [f64; 3]| {
-            does.iter().zip(limits).any(|(does, limit)| limit > 0.0 && *does >= HELD * limit)
+            let held = HELD * (1.0 - self.starved);
+            does.iter().zip(limits).any(|(does, limit)| limit > 0.0 && *does > 0.0 && *does >= held * limit)
         };
         reached(self.ios, ios) || reached(self.bytes, bytes)
     }
@@ -105,6 +114,11 @@ mod tests {
         let group = Some("its group \"vm7\" is limited to 10k IOPS".to_owned());
         assert_eq!((words("root", &together), words("data", &together)), (group.clone(), group));
         assert_eq!(words("other", &together), None);
+        // A third of the time no poller ran, and the group let nothing through.
+        let less = |starved: f64| -> Loads<'_> {
+            [("root", Load::new(7_000.0, 0.0, 0.5).starved(starved))].into_iter().collect()
+        };
+        assert_eq!((words("root", &less(0.0)), words("root", &less(0.33)).is_some()), (None, true));
         let apart = loads(4_000.0, 2_900.0, 1.0);
         assert_eq!(
             (words("root", &apart), words("data", &apart)),

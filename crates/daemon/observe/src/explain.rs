@@ -31,7 +31,7 @@ impl Foresight {
         let Some(Ok(outcome)) = self.forecasts().outcome(&question) else { return };
         let Some(prices) = self.forecasts().prices(&question) else { return };
         let whose = strictest(&prices, &tenants).map(|tenant| observed[places[tenant]].row.name.clone());
-        let loads: Loads<'_> = observed.iter().collect();
+        let loads = Loads::observed(observed, cpu);
         let held = |(at, forecast): (&usize, &TenantForecast)| {
             self.held(observed, *at, (&loads, cpu), forecast.limited_by, whose.as_deref())
         };

@@ -15,6 +15,7 @@ use promises::{planning, words};
 use ssd_model::Profile;
 
 use crate::ceilings::{Ceiling, Load, Loads};
+use crate::cpu_waits::CpuUse;
 use crate::verdict::{Measured, Party};
 use crate::verdict_record::VerdictRecord;
 
@@ -255,11 +256,14 @@ impl Foresight {
     }
 }
 
-impl<'a> FromIterator<&'a Observed> for Loads<'a> {
-    fn from_iter<I: IntoIterator<Item = &'a Observed>>(observed: I) -> Self {
-        let load =
-            |it: &'a Observed| (it.row.name.as_str(), Load::new(it.row.iops, it.row.bw_bytes, it.measured.read_share));
-        observed.into_iter().map(load).collect()
+impl<'a> Loads<'a> {
+    /// The loads of all tenants, with what their pollers spent.
+    pub(crate) fn observed(observed: &'a [Observed], cpu: &CpuUse) -> Self {
+        let load = |it: &'a Observed| {
+            let load = Load::new(it.row.iops, it.row.bw_bytes, it.measured.read_share);
+            (it.row.name.as_str(), load.starved(cpu.most(&it.row.pollers).waited))
+        };
+        observed.iter().map(load).collect()
     }
 }
 

@@ -110,7 +110,7 @@ impl Verdicts {
             let causes: BTreeMap<TenantId, (Option<BlameRow>, bool)> = broken
                 .map(|tenant| (tenant.id, blame(&view.foresight, &observed, &cpu, &self.usuals, tenant.id)))
                 .collect();
-            let loads: Loads<'_> = observed.iter().collect();
+            let loads = Loads::observed(&observed, &cpu);
             for tenant in &observed {
                 let cause = causes.get(&tenant.id);
                 let known = cause.filter(|(_, is_missing)| !is_missing).map(|(blame, _)| blame.as_ref());

@@ -26,6 +26,8 @@ pub struct Handed {
     pub key: Zeroizing<String>,
     /// It replaces the disk's key.
     pub erase: bool,
+    /// Also under a client.
+    pub force: bool,
 }
 
 /// Where an answer goes. Dropped: there is none.

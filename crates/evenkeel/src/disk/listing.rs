@@ -60,13 +60,14 @@ pub(super) fn disks(disks: &[Disk]) -> String {
         let promise = if disk.overcommit { format!("{promise}, overcommit") } else { promise };
         let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
         let state = if disk.attached { "attached" } else { disk.state.name() };
+        let state = if disk.encryption.is_some() { format!("{state}, encrypted") } else { state.to_owned() };
         let made_by = if disk.declared { "file" } else { "api" };
         let grows_to = disk.grows_to_bytes.map(|bytes| format!(", soon {}", Size(bytes))).unwrap_or_default();
         let size = format!("{}{grows_to}", Size(disk.size_bytes));
         let nsid = disk.nsid.map(|nsid| format!(" {nsid}")).unwrap_or_default();
         let frontend = format!("{}{nsid}", disk.frontend);
         let socket = disk.socket.clone().unwrap_or_else(|| tenants(&disk.attachments));
-        let words = [&disk.name, &disk.drive, &size, &promise, state, made_by, &frontend, &socket];
+        let words: [&str; 8] = [&disk.name, &disk.drive, &size, &promise, &state, made_by, &frontend, &socket];
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, device, or tenants"];
@@ -86,7 +87,8 @@ pub(super) fn one(disk: &Disk) -> String {
     let labels = labels_in_words(&disk.labels);
     let labels = if labels.is_empty() { labels } else { format!("labels: {labels}\n") };
     let group = disk.group.as_ref().map(|group| format!("group: {group}\n")).unwrap_or_default();
-    disks(std::slice::from_ref(disk)) + &served + &serial + &group + &labels
+    let encrypted = disk.encryption.as_ref().map(|owner| format!("encrypted: with a key of the {owner}\n"));
+    disks(std::slice::from_ref(disk)) + &served + &serial + &encrypted.unwrap_or_default() + &group + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

@@ -49,6 +49,10 @@ fn a_drive_without_its_host_tells_nothing() {
         assert!(guest.read(16, blocks).unwrap() == data);
     }
     assert_eq!(done(&home, "show secret")["encryption"], "host");
+    assert_eq!(done(&home, "create part --size 4MiB --encryption host --attach secret")["encryption"], "host");
+    // Beside encrypted disks, what another one left is overwritten.
+    done(&home, "create gone --size 4MiB --wait");
+    done(&home, "delete gone --yes --wait");
     daemon.stop();
     let image = home.path("drive.img");
     assert_eq!(count(&image, &secret), 1024, "those of the other disk, so the search finds what there is");
@@ -135,6 +139,8 @@ fn a_tenants_own_key_is_in_memory_alone() {
     done(&home, &unlock("own"));
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
+    let told = refused(&home, &format!("{} --erase", unlock("own")));
+    assert!(told.contains("and erases nothing"), "{told}");
     let erased = done(&home, &format!("{} --erase", unlock("other")));
     assert_eq!(erased["state"], "served");
     assert!(home.attach("secret").read(16, 16).unwrap() != data);

@@ -91,6 +91,9 @@ const COMMANDS: &[(&str, &str, Prints)] = &[
     ("disk detach", "logs --from batch", Prints::Thing),
     ("disk attach", "logs --to batch", Prints::Thing),
     ("disk list", "", Prints::Items),
+    ("disk create", "own --size 4MiB --encryption tenant", Prints::Thing),
+    ("disk unlock", "own --key-file HOST/own.key", Prints::Thing),
+    ("disk erase", "web --yes", Prints::Refusal),
     ("disk delete", "web --yes", Prints::Items),
     ("operations", "", Prints::Items),
     ("drive add", "spare --backend memory --size 16MiB", Prints::Thing),
@@ -157,6 +160,7 @@ fn each_command_prints_documents_that_scripts_can_read() {
         &format!("runtime_dir = \"HOST/run\"\nstate_dir = \"HOST/state\"\n{CONFIG}weight = 3\n"),
     );
     home.write_config("scenario.toml", SCENARIO);
+    std::fs::write(home.path("own.key"), format!("{}{}", "3a".repeat(32), "77".repeat(32))).unwrap();
     read(Prints::Thing, &daemon.ready.to_string());
     for (command, arguments, prints) in COMMANDS {
         let mut asked = evenkeel();

@@ -209,8 +209,11 @@ fn a_damaged_file_is_refused_and_left_alone() {
         (good.replace("size_bytes = 67108864", "size_bytes = 8388608"), "ends behind the device"),
         (good.replace("name = \"b\"", "name = \"a\""), "twice"),
         (good.replace("lba_bytes = 512", "lba_bytes = 520"), "lba_bytes = 520"),
-        (good.replace("version = 2", "version = 1"), "its version is 1, this build knows 2"),
-        (good.replace("version = 2", "version = 3"), "its version is 3, this build knows 2"),
+        (good.replace("version = 2", "version = 1"), "its version is 1, and this build knows 2"),
+        (
+            good.replace("version = 2", "version = 3"),
+            "its version is 3, and this build knows 2: a newer evenkeel wrote it",
+        ),
         (good.replace("lba_bytes", "lba_size"), "unknown field"),
         (good.replace("offset_bytes = 4194304", "offset_bytes = -4096"), "line "),
         ("\0".repeat(4096), "cut short"),

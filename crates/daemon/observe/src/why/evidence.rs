@@ -28,7 +28,7 @@ pub fn situation<'a>(
     model: Option<Model<'a>>,
 ) -> Situation<'a> {
     let Comparison { then, usual, starved, usual_starved, promise, weight, spell, .. } = comparison;
-    let load = |did: &Did| Load::new(did.iops, did.bytes_s, did.read_share);
+    let load = |did: &Did| Load::new(did.iops, did.bytes_s, did.read_share).starved(*starved);
     let others = comparison.neighbours.iter().map(|it| (it.name.as_str(), load(&it.then)));
     let loads: Loads<'_> = others.chain([(tenant, load(then))]).collect();
     let party = |name: &str, promised, then, usual| party(name, promised, (then, usual), foresight, &loads);
