@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn try_host_key(ready: &[Ready]) -> Result<()> {
     let Some(first) = ready.first().map(|ready| &ready.prepared.config) else { return Ok(()) };
     if let Some(path) = &first.keys.host_key {
-        return keys::HostKey::read(path).map(drop).context("can't use the host key");
+        return keys::HostKeys::read(path).map(drop).context("can't use the host key");
     }
     let configs = ready.iter().map(|ready| &ready.prepared.config);
     let wrapped = configs.flat_map(Config::encrypted_by_host).next();

@@ -5,13 +5,13 @@ mod options;
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use api::{
-    Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Erasure, Items, Operation, OperationState, Problem, Rest,
-    TenantKey, Wipe,
+    Attach, Deletion, Disk, DiskPatch, DiskSpec, DiskState, Erasure, HostKeys, Items, Operation, OperationState,
+    Problem, Rest, TenantKey, Wipe,
 };
 use clap::Subcommand;
 use io_model::units::Size;
@@ -28,8 +28,8 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 const LOOKS: u32 = 25;
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// 64 bytes in hexadecimal, and more than an end of line.
-const LONGEST_KEY_FILE_BYTES: u64 = 160;
+/// Eight lines of 64 hexadecimal digits, and more.
+const LONGEST_KEY_FILE_BYTES: u64 = 1024;
 
 /// The daemon's default API socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
@@ -139,6 +139,8 @@ enum Command {
     Erase(Erase),
     /// Hand over a tenant's own key of a disk, which is served from then on.
     Unlock(Unlock),
+    /// Have the keys of all disks wrapped by another host key.
+    Rewrap(Rewrap),
 }
 
 /// An option of a disk that may be given several times.
@@ -252,6 +254,16 @@ struct Unlock {
     daemon: Daemon,
 }
 
+#[derive(Debug, clap::Args)]
+struct Rewrap {
+    /// The file of `host_key`: the new key in its first line, the former one in the next
+    #[arg(long, value_name = "FILE")]
+    host_key: PathBuf,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum WipeMethod {
     Zeros,
@@ -307,6 +319,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::Delete(delete) => run_delete(&delete),
         Command::Erase(erase) => run_erase(&erase),
         Command::Unlock(unlock) => run_unlock(&unlock),
+        Command::Rewrap(rewrap) => run_rewrap(&rewrap),
     }
 }
 
@@ -328,15 +341,29 @@ fn run_erase(erase: &Erase) -> Result<()> {
 
 fn run_unlock(unlock: &Unlock) -> Result<()> {
     let Unlock { name, key_file, erase, force, daemon } = unlock;
-    let mut key = String::with_capacity(LONGEST_KEY_FILE_BYTES as usize);
-    let read = if key_file.as_os_str() == "-" {
-        std::io::stdin().take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key)
-    } else {
-        File::open(key_file).and_then(|file| file.take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut key))
-    };
-    read.with_context(|| format!("can't read a key from {}", key_file.display()))?;
+    let key = read_keys(key_file)?;
     let disk = Rest::new(&daemon.socket).unlock(name, &TenantKey { key, erase: *erase, force: *force })?;
     print(daemon.json, &disk, || one(&disk))
+}
+
+fn run_rewrap(Rewrap { host_key, daemon }: &Rewrap) -> Result<()> {
+    let rewrapped = Rest::new(&daemon.socket).host_keys(&HostKeys { lines: read_keys(host_key)? })?;
+    print(daemon.json, &rewrapped, || {
+        format!("host key {} wraps the keys of all disks; {} were wrapped anew\n", rewrapped.host_key, rewrapped.disks)
+    })
+}
+
+/// The text of a file with keys; `-`: of standard input.
+fn read_keys(file: &Path) -> Result<String> {
+    let mut keys = String::with_capacity(LONGEST_KEY_FILE_BYTES as usize);
+    let read = if file.as_os_str() == "-" {
+        std::io::stdin().take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut keys)
+    } else {
+        File::open(file).and_then(|file| file.take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut keys))
+    };
+    let unread = || format!("can't read keys from {}", file.display());
+    read.map(|_| keys)
+        .map_err(|error| Problem::new(400, "unreadable", format!("{}: {error}", unread()), "check its path").into())
 }
 
 fn run_delete(delete: &Delete) -> Result<()> {

@@ -41,10 +41,24 @@ impl Keys {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// A tenant is gone, with all of its disks.
-    pub fn forget(&self, tenant: TenantId) {
-        self.lock().retain(|(of, _), _| *of != tenant);
+    /// A tenant is gone, with all of its disks. `true`: one of them had a key, which pollers still have.
+    pub fn forget(&self, tenant: TenantId) -> bool {
+        let mut disks = self.lock();
+        let had_key = disks.iter().any(|((of, _), access)| *of == tenant && matches!(access, Access::Key(_)));
+        disks.retain(|(of, _), _| *of != tenant);
         self.changes.fetch_add(1, Ordering::Release);
+        had_key
+    }
+
+    /// A disk is gone. `true`: it had a key, which pollers still have.
+    pub fn forget_disk(&self, tenant: TenantId, disk: u16) -> bool {
+        let mut disks = self.lock();
+        let had_key = matches!(disks.get(&(tenant, disk)), Some(Access::Key(_)));
+        if had_key {
+            disks.insert((tenant, disk), Access::Locked);
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+        had_key
     }
 
     /// How often anything has changed.

@@ -192,3 +192,22 @@ fn commands_allocate_nothing() {
         assert_eq!(counted.count_total, 0, "{len_bytes} bytes");
     }
 }
+
+/// An erased disk's key that stays in a poller's memory.
+#[test]
+fn a_former_key_is_in_no_memory() {
+    let keys = Arc::new(Keys::default());
+    let mut backend = Encrypted::new(MemoryDrive::new(SIZE_BYTES).unwrap().open_queues(1, 8), Arc::clone(&keys));
+    let mut new_key = |fill| {
+        let Access::Key(key) = key(fill, 4096) else { unreachable!("a key") };
+        let former = Arc::downgrade(&key);
+        keys.set(TenantId(1), 3, Access::Key(key));
+        backend.take_keys();
+        former
+    };
+    let (first, second) = (new_key(1), new_key(2));
+    assert_eq!((first.strong_count(), second.strong_count() > 1), (0, true));
+    assert!(keys.forget_disk(TenantId(1), 3) && !keys.forget_disk(TenantId(1), 3));
+    backend.take_keys();
+    assert_eq!(second.strong_count(), 0);
+}

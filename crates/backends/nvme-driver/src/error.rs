@@ -16,7 +16,8 @@ pub enum Error {
         path: PathBuf,
     },
     /// The socket is there, nobody listens.
-    #[error("nobody listens on {}: the daemon that made this socket is gone; start it again", .path.display())]
+    #[error("nobody listens on {}: the daemon that made this socket is gone, so start it again; or the disk is \
+             locked, see `evenkeel disk list`", .path.display())]
     NobodyListens {
         /// The socket.
         path: PathBuf,

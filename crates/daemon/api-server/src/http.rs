@@ -7,9 +7,9 @@ use std::time::Duration;
 use api::{
     Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
     DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Erasure, Event, EventKind, Events,
-    EventsAfter, Exported, HeldRow, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller, LiveTenant,
-    LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow, Predicted,
-    PriceRow, Problem, Snapshot, Step, TenantKey, TenantRow, Wipe,
+    EventsAfter, Exported, HeldRow, HostKeys, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller,
+    LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow,
+    Predicted, PriceRow, Problem, Rewrapped, Snapshot, Step, TenantKey, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -53,8 +53,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         license(name = "Apache-2.0")
     ),
     paths(
-        list, create, show, change, delete, erase, unlock, attach, detach, operations, drives, add_drive, remove_drive,
-        apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace,
+        list, create, show, change, delete, erase, unlock, host_keys, attach, detach, operations, drives, add_drive,
+        remove_drive, apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace,
         http_observed::live, http_observed::live_of, stats::stats
     ),
     components(schemas(
@@ -150,6 +150,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/disks/{name}/attachments", post(attach))
         .route("/v1/disks/{name}/trace", post(http_why::trace))
         .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
+        .route("/v1/host-keys", put(host_keys))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
         .route("/v1/drives/{name}", axum::routing::delete(remove_drive))
@@ -385,6 +386,19 @@ async fn unlock(
 ) -> Result<Json<Disk>, Refused> {
     let handed = Handed { key: Zeroizing::new(key), erase, force };
     Ok(Json(ask(&daemon, |reply| DiskCommand::Unlock(name, handed, reply)).await??))
+}
+
+/// Hands over the host keys, as the file of `host_key` has them. The keys of all disks are wrapped by the present one,
+/// and disks that were locked for want of a host key are served. Repeating the request is harmless.
+#[utoipa::path(
+    put, path = "/v1/host-keys", request_body = HostKeys,
+    responses((status = 200, body = Rewrapped), (status = 422, body = Problem), (status = 507, body = Problem))
+)]
+async fn host_keys(
+    State(daemon): State<Handle>,
+    Object(HostKeys { lines }): Object<HostKeys>,
+) -> Result<Json<Rewrapped>, Refused> {
+    Ok(Json(ask(&daemon, |reply| DiskCommand::HostKeys(Zeroizing::new(lines), reply)).await??))
 }
 
 /// Attaches a namespace to an NVMe tenant. The guest sees it at once. Repeating the request is harmless.

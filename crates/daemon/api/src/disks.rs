@@ -383,6 +383,29 @@ impl std::fmt::Debug for TenantKey {
     }
 }
 
+/// Host keys, which wrap the keys of disks.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostKeys {
+    /// Lines of 64 hexadecimal digits: the present key, and then former keys.
+    pub lines: String,
+}
+
+impl std::fmt::Debug for HostKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostKeys")
+    }
+}
+
+/// Keys of disks that were wrapped anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rewrapped {
+    /// How many.
+    pub disks: usize,
+    /// The number of the host key that wraps them now.
+    pub host_key: String,
+}
+
 /// How to erase an encrypted disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -19,7 +19,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskPatch, DiskSpec, Drive, DriveRemoval, Erasure, Events, EventsAfter,
-    Exported, Live, NewDrive, Operation, Problem, Snapshot, StatsAsked, TenantKey, TraceAsked, Why, WhyAsked, Wipe,
+    Exported, HostKeys, Live, NewDrive, Operation, Problem, Rewrapped, Snapshot, StatsAsked, TenantKey, TraceAsked,
+    Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -152,6 +153,14 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn unlock(&self, name: &str, key: &TenantKey) -> Result<Disk> {
         self.ask(Method::PUT, &format!("{}/key", at(name)?), Some(key))
+    }
+
+    /// Hands over the host keys, and has the keys of all disks wrapped by the present one.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn host_keys(&self, keys: &HostKeys) -> Result<Rewrapped> {
+        self.ask(Method::PUT, "/v1/host-keys", Some(keys))
     }
 
     /// Attaches a namespace to a tenant. It succeeds if the namespace is attached in the same way already.

@@ -3,12 +3,15 @@
 //! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
+use std::sync::Arc;
+
 use api::{
     Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, DiskVerdict, Drive, DriveRemoval, Dropped, EventKind,
-    Exported, Key, Wipe,
+    Exported, Key, Rewrapped, Wipe,
 };
 use config::{Config, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
+use keys::HostKeys;
 use layout::{Placement, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
@@ -88,6 +91,7 @@ impl Owner {
                 Some(drive) => drive.unlock_disk(&name, handed, reply),
                 None => reply(Err(self.no_such_disk(&name))),
             },
+            DiskCommand::HostKeys(text, reply) => reply(self.take_host_keys(&text)),
             DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
             DiskCommand::Drives(reply) => reply(self.describe_drives()),
             DiskCommand::AddDrive(drive, handed_over, reply) => self.begin_to_add_drive(drive, handed_over, reply),
@@ -109,6 +113,20 @@ impl Owner {
             }
             DiskCommand::Export(reply) => reply(self.export()),
         }
+    }
+
+    fn take_host_keys(&mut self, text: &str) -> Result<Rewrapped, DiskError> {
+        let host = HostKeys::parse(text.as_bytes()).map(Arc::new).ok_or_else(|| {
+            let title = "no host key: a file has lines of 64 hexadecimal digits, the present key first";
+            DiskError::new(Reason::Invalid, title, "`openssl rand -hex 32` makes a key")
+        })?;
+        let mut disks = 0;
+        for drive in self.drives.values_mut() {
+            disks += drive.take_host_keys(&host)?;
+        }
+        let host_key = host.present().id().to_string();
+        self.common.disk_keys = self.common.disk_keys.with_host_keys(host);
+        Ok(Rewrapped { disks, host_key })
     }
 
     /// The drive that has a disk of that name, served or not.

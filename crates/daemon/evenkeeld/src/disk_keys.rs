@@ -9,7 +9,7 @@ use api::{DiskError, Reason};
 use backend_cipher::{Access, DataKey};
 use client_socket::{Level, Sink};
 use config::{Config, Encryption};
-use keys::{CheckValue, DataSecret, HostKey, StoredKey};
+use keys::{CheckValue, DataSecret, HostKey, HostKeys, StoredKey};
 use layout::{Placement, serial_of};
 use runtime::command::Handed;
 use zeroize::Zeroizing;
@@ -20,7 +20,7 @@ const CREDENTIAL: &str = "evenkeel-host-key";
 /// What opens the keys of disks.
 #[derive(Clone, Default)]
 pub(crate) struct DiskKeys {
-    host: Option<Arc<HostKey>>,
+    host: Option<Arc<HostKeys>>,
     /// Tenants' own keys, by the names of their disks.
     handed: BTreeMap<String, Arc<DataSecret>>,
 }
@@ -35,7 +35,7 @@ impl DiskKeys {
         let credential = || Some(PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL));
         let given = credential().filter(|path| path.exists());
         let Some(path) = config.keys.host_key.clone().or(given) else { return Ok(Self::default()) };
-        let host = HostKey::read(&path).context("can't use the host key")?;
+        let host = HostKeys::read(&path).context("can't use the host key")?;
         Ok(Self { host: Some(Arc::new(host)), handed: BTreeMap::new() })
     }
 
@@ -55,7 +55,7 @@ impl DiskKeys {
                 );
                 Err(DiskError::new(Reason::Invalid, title, remedy))
             }
-            (Encryption::Host, Some(host)) => random_key(host, name, &serial_of(name)).map(Some),
+            (Encryption::Host, Some(host)) => random_key(host.present(), name, &serial_of(name)).map(Some),
         }
     }
 
@@ -65,7 +65,7 @@ impl DiskKeys {
     /// The key is not the host's, or there is no host key.
     pub(crate) fn replacing(&self, Placement { name, serial, key, .. }: &Placement) -> Result<StoredKey, DiskError> {
         match (key, &self.host) {
-            (Some(StoredKey::Host(_)), Some(host)) => random_key(host, name, serial),
+            (Some(StoredKey::Host(_)), Some(host)) => random_key(host.present(), name, serial),
             (Some(StoredKey::Host(_)), None) => {
                 let title = format!("the new key of disk {name:?} would have to be wrapped, and there is no host key");
                 Err(DiskError::new(Reason::Invalid, title, "give the daemon a host key: see host_key under [keys]"))
@@ -75,6 +75,24 @@ impl DiskKeys {
                 Err(DiskError::new(Reason::Invalid, title, "the tenant erases it: without its key nobody reads it"))
             }
         }
+    }
+
+    /// These host keys instead, beside those that are known.
+    pub(crate) fn with_host_keys(&self, host: Arc<HostKeys>) -> Self {
+        Self { host: Some(host), ..self.clone() }
+    }
+
+    /// The keys that a former host key has wrapped, wrapped by the present one, with the names of their disks.
+    pub(crate) fn wrapped_anew<'p>(&self, placements: impl Iterator<Item = &'p Placement>) -> Vec<(String, StoredKey)> {
+        let Some(host) = &self.host else { return Vec::new() };
+        let anew = |placement: &Placement| match &placement.key {
+            Some(StoredKey::Host(wrapped)) => {
+                let anew = wrapped.wrapped_anew(host, &placement.serial)?;
+                Some((placement.name.clone(), StoredKey::Host(anew)))
+            }
+            _ => None,
+        };
+        placements.filter_map(anew).collect()
     }
 
     /// Reads a tenant's own key. Returns it, and what the disk's record is to say, if that changes.

@@ -6,6 +6,7 @@
 //! is something to do. Whatever was begun and not ended goes on at the next start.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -16,7 +17,8 @@ use config::{Tenant, WipeBy};
 use confine::ThreadKind;
 use io_model::TenantId;
 use io_model::units::Size;
-use layout::{WipeMethod, Wiping};
+use keys::HostKeys;
+use layout::{Placement, WipeMethod, Wiping};
 use policy::Terms;
 use state::Command as StateCommand;
 use state::errors::{being_deleted, broken, not_encrypted};
@@ -252,7 +254,7 @@ impl ServedDrive {
         }
         (self.wiper.state, self.wiper.probes) = (State::Away, None);
         self.pollers.forget(id);
-        self.pollers.keys().forget(id);
+        let _ = self.pollers.keys().forget(id);
         self.pollers.close_unused(self.state.config());
         self.wipe_next();
     }
@@ -319,7 +321,7 @@ impl ServedDrive {
         let placement = self.state.placement(name).ok_or_else(broken)?.clone();
         let (secret, record) = DiskKeys::read_handed(&placement, handed)?;
         if let Some(key) = record {
-            self.apply(StateCommand::Erase { name: name.to_owned(), key }).map_err(disk_error)?;
+            self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)?;
         }
         self.disk_keys.remember(name, secret);
         self.tell_key(id, 0, name);
@@ -336,7 +338,7 @@ impl ServedDrive {
         let placement = self.state.placement(name).filter(|it| it.key.is_some());
         let placement = placement.ok_or_else(|| not_encrypted(name))?;
         let key = self.disk_keys.replacing(placement)?;
-        self.apply(StateCommand::Erase { name: name.to_owned(), key }).map_err(disk_error)
+        self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)
     }
 
     /// Has all pollers take a disk's present key. `then` comes once none of them has the former one.
@@ -361,5 +363,37 @@ impl ServedDrive {
             then(self);
         }
         self.erasing.retain(|_, all| !all.is_empty());
+    }
+
+    /// Takes other host keys: what former ones have wrapped is wrapped anew, durably, and disks that waited for a key
+    /// are served. Returns how many were wrapped.
+    ///
+    /// # Errors
+    /// A disk's key would be lost, or the layout can't be written: nothing has changed.
+    pub(crate) fn take_host_keys(&mut self, host: &Arc<HostKeys>) -> Result<usize, DiskError> {
+        let keys = self.disk_keys.with_host_keys(Arc::clone(host));
+        let placements = self.state.layout().map(|layout| layout.placements()).unwrap_or_default();
+        let is_lost = |placement: &&Placement| !self.disk_keys.is_locked(placement) && keys.is_locked(placement);
+        if let Some(placement) = placements.iter().find(is_lost) {
+            let title = format!("none of these host keys opens the key of disk {:?}", placement.name);
+            return Err(DiskError::new(
+                Reason::Invalid,
+                title,
+                "add the former host key as a further line of the file",
+            ));
+        }
+        let anew = keys.wrapped_anew(placements.iter());
+        let count = anew.len();
+        if count > 0 {
+            self.apply(StateCommand::ReplaceKeys(anew)).map_err(disk_error)?;
+        }
+        self.disk_keys = keys;
+        for id in self.locked.keys().copied().collect::<Vec<_>>() {
+            if let Some(name) = self.state.disks().get(id).map(|disk| disk.name.clone()) {
+                self.tell_key(id, 0, &name);
+            }
+            self.connect_unlocked(id)?;
+        }
+        Ok(count)
     }
 }

@@ -60,6 +60,10 @@ impl ServedDrive {
 
     /// A controller has let go of a namespace: nothing of it is in flight there.
     pub(crate) fn tell_detached(&mut self, at: At) {
+        let (controller, nsid) = at;
+        if self.pollers.keys().forget_disk(controller, (nsid - 1) as u16) {
+            self.pollers.take_keys(|| ());
+        }
         self.detaching.remove(&at).into_iter().flatten().for_each(|then| then(self));
     }
 

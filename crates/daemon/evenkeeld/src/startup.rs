@@ -120,6 +120,10 @@ impl OpenedDrive {
                 prepared.layout.set_key(name, key);
             }
         }
+        for (name, key) in disk_keys.wrapped_anew(prepared.layout.placements().iter()) {
+            prepared.layout.replace_key(&name, key);
+            sink(Level::Info.of_tenant(&name), &format!("{name}: its key is wrapped by the present host key now"));
+        }
         let identity = prepared.config.identity()?;
         let is_new = prepared.host.to_create;
         let near_cpus = prepared.host.node.as_ref().map(near_cpus).unwrap_or_default();

@@ -89,7 +89,9 @@ impl ServedDrive {
         Arc::make_mut(&mut self.foresight).forget(id);
         self.events.set_labels(&live.tenant.name, &BTreeMap::new());
         self.pollers.forget(id);
-        self.pollers.keys().forget(id);
+        if self.pollers.keys().forget(id) {
+            self.pollers.take_keys(|| ());
+        }
         self.pollers.close_unused(self.state.config());
         Some(live)
     }
@@ -216,6 +218,7 @@ impl ServedDrive {
         let is_locked = self.disk_keys.forget(name);
         if is_locked {
             self.tell_key(id, 0, name);
+            self.pollers.take_keys(|| ());
         }
         if is_misplaced || is_locked {
             self.take_off(id);

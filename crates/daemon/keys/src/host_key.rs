@@ -14,8 +14,10 @@ use crate::secret::Secret;
 
 /// Bytes of a host key: AES-256.
 const BYTES: usize = 32;
-/// Longest file: 64 hexadecimal digits and an end of line.
-const LONGEST_FILE_BYTES: u64 = 2 * BYTES as u64 + 2;
+/// Keys in a file: the present one, and former ones while disks' keys are wrapped anew.
+const KEYS_MAX: usize = 8;
+/// Longest file: 64 hexadecimal digits and an end of line for each key.
+const LONGEST_FILE_BYTES: u64 = KEYS_MAX as u64 * (2 * BYTES as u64 + 2);
 
 /// Names a host key without telling anything about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,6 +29,13 @@ pub struct HostKeyId(u32);
 pub struct HostKey {
     secret: Secret<BYTES>,
     id: HostKeyId,
+}
+
+/// The key of a host, and former ones, which open what they have wrapped.
+#[derive(Debug)]
+pub struct HostKeys {
+    present: HostKey,
+    former: Vec<HostKey>,
 }
 
 /// Why a host key can't be used.
@@ -52,15 +61,17 @@ pub enum HostKeyError {
         owner: u32,
     },
     /// Something else than a key.
-    #[error("{}: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`", path.display())]
+    #[error("{}: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`; further lines are \
+             former keys", path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
     },
 }
 
-impl HostKey {
-    /// Reads a systemd credential, or a file that only root or this user may read: 32 bytes, or 64 hexadecimal digits.
+impl HostKeys {
+    /// Reads a systemd credential, or a file that only root or this user may read: 32 bytes; or lines of 64 hexadecimal
+    /// digits, the present key first.
     ///
     /// # Errors
     /// See [`HostKeyError`].
@@ -83,15 +94,32 @@ impl HostKey {
         Self::parse(&text).ok_or_else(|| HostKeyError::NoKey { path: path.to_owned() })
     }
 
-    fn parse(text: &[u8]) -> Option<Self> {
+    /// What such a file holds. `None`: no key, or too many.
+    pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() == BYTES {
             let mut secret = Secret::zeros();
             secret.bytes_mut().copy_from_slice(text);
-            return Self::new(secret);
+            return Some(Self { present: HostKey::new(secret)?, former: Vec::new() });
         }
-        Self::new(Secret::from_hex(text)?)
+        let lines = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n');
+        let mut keys = lines.map(|line| HostKey::new(Secret::from_hex(line)?));
+        let present = keys.next()??;
+        let former = keys.collect::<Option<Vec<_>>>()?;
+        (former.len() < KEYS_MAX).then_some(Self { present, former })
     }
 
+    /// The key that wraps.
+    pub fn present(&self) -> &HostKey {
+        &self.present
+    }
+
+    /// The key of that number.
+    pub(crate) fn find(&self, id: HostKeyId) -> Option<&HostKey> {
+        [&self.present].into_iter().chain(&self.former).find(|key| key.id == id)
+    }
+}
+
+impl HostKey {
     /// `None`: all bytes are zero, or OpenSSL can't hash.
     pub(crate) fn new(secret: Secret<BYTES>) -> Option<Self> {
         if secret.bytes() == &[0; BYTES] {
@@ -132,36 +160,49 @@ mod tests {
 
     use super::*;
 
-    fn read(content: &[u8], mode: u32) -> Result<HostKey, String> {
+    fn read(content: &[u8], mode: u32) -> Result<HostKeys, String> {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("host.key");
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        HostKey::read(&path).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "KEY"))
+        HostKeys::read(&path).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "KEY"))
     }
 
     #[test]
     fn bytes_and_digits_are_one_key() {
         let bytes: Vec<u8> = (100..132).collect();
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let id = read(&bytes, 0o400).unwrap().id();
+        let id = read(&bytes, 0o400).unwrap().present().id();
         for text in [digits.clone(), digits.to_uppercase(), digits.clone() + "\n", digits + "\r\n"] {
-            assert_eq!(read(text.as_bytes(), 0o600).unwrap().id(), id);
+            assert_eq!(read(text.as_bytes(), 0o600).unwrap().present().id(), id);
         }
-        assert_ne!(read(&[1; 32], 0o400).unwrap().id(), id);
+        assert_ne!(read(&[1; 32], 0o400).unwrap().present().id(), id);
+    }
+
+    #[test]
+    fn the_first_of_several_keys_is_the_present_one() {
+        let lines = |count: usize| -> String { (1..=count).map(|at| format!("{at:02x}").repeat(32) + "\n").collect() };
+        let keys = read(lines(3).as_bytes(), 0o400).unwrap();
+        let id = |digits: &str| read(digits.repeat(32).as_bytes(), 0o400).unwrap().present().id();
+        assert_eq!(keys.present().id(), id("01"));
+        assert!(
+            ["01", "02", "03"].iter().all(|digits| keys.find(id(digits)).is_some()) && keys.find(id("04")).is_none()
+        );
+        assert!(read(lines(8).as_bytes(), 0o400).is_ok() && read(lines(9).as_bytes(), 0o400).is_err());
     }
 
     #[test]
     fn files_that_are_no_key_or_not_private_are_refused() {
-        let no_key = "KEY: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`";
+        let no_key = "KEY: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`; further \
+                      lines are former keys";
         for content in [&[][..], &[1; 31], &[1; 33], &[0; 32], &[b'g'; 64], &[b'1'; 63], &[b'1'; 4096]] {
             assert_eq!(read(content, 0o400).unwrap_err(), no_key, "{content:?}");
         }
         for mode in [0o440, 0o404, 0o620] {
             assert!(read(&[1; 32], mode).unwrap_err().contains("other users may read it (mode 0"), "{mode:o}");
         }
-        let missing = HostKey::read(Path::new("/nonexistent/host.key")).unwrap_err().to_string();
+        let missing = HostKeys::read(Path::new("/nonexistent/host.key")).unwrap_err().to_string();
         assert!(missing.starts_with("/nonexistent/host.key: No such file"), "{missing}");
-        assert!(matches!(HostKey::read(Path::new("/dev/zero")), Err(HostKeyError::NoKey { .. })));
+        assert!(matches!(HostKeys::read(Path::new("/dev/zero")), Err(HostKeyError::NoKey { .. })));
     }
 }

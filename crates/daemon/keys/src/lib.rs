@@ -20,7 +20,7 @@ mod stored;
 mod wrapped;
 
 pub use check::{CheckValue, WrongKey};
-pub use host_key::{HostKey, HostKeyError, HostKeyId};
+pub use host_key::{HostKey, HostKeyError, HostKeyId, HostKeys};
 pub use secret::{DATA_KEY_BYTES, DataSecret, NoRandomBytes, Secret};
 pub use stored::StoredKey;
 pub use wrapped::{UnwrapError, WrappedKey};

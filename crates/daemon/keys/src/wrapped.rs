@@ -6,7 +6,7 @@ use openssl::symm::{Cipher, decrypt_aead, encrypt_aead};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::host_key::{HostKey, HostKeyId};
+use crate::host_key::{HostKey, HostKeyId, HostKeys};
 use crate::secret::{DATA_KEY_BYTES, DataSecret};
 
 const NONCE_BYTES: usize = 12;
@@ -56,10 +56,9 @@ impl WrappedKey {
     ///
     /// # Errors
     /// See [`UnwrapError`].
-    pub fn unwrap(&self, host: &HostKey, serial: &str) -> Result<DataSecret, UnwrapError> {
-        if host.id() != self.host_key {
-            return Err(UnwrapError::OtherHostKey { wrapped: self.host_key, here: host.id() });
-        }
+    pub fn unwrap(&self, hosts: &HostKeys, serial: &str) -> Result<DataSecret, UnwrapError> {
+        let here = hosts.present().id();
+        let host = hosts.find(self.host_key).ok_or(UnwrapError::OtherHostKey { wrapped: self.host_key, here })?;
         let sealed = STANDARD.decode(&self.sealed).ok().filter(|sealed| sealed.len() == SEALED_BYTES);
         let sealed = sealed.ok_or(UnwrapError::Damaged)?;
         let (nonce, rest) = sealed.split_at(NONCE_BYTES);
@@ -71,6 +70,15 @@ impl WrappedKey {
     }
 }
 
+impl WrappedKey {
+    /// The key wrapped by the present host key. `None`: it is already, or does not open.
+    pub fn wrapped_anew(&self, hosts: &HostKeys, serial: &str) -> Option<Self> {
+        let is_former = self.host_key != hosts.present().id();
+        let secret = is_former.then(|| self.unwrap(hosts, serial).ok()).flatten()?;
+        Self::wrap(&secret, hosts.present(), serial)
+    }
+}
+
 fn associated(serial: &str) -> Vec<u8> {
     [b"evenkeel disk key 1:", serial.as_bytes()].concat()
 }
@@ -78,28 +86,46 @@ fn associated(serial: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Secret;
 
-    fn host(fill: u8) -> HostKey {
-        HostKey::new(Secret::take(&mut [fill; 32]).unwrap()).unwrap()
+    /// A host whose present key is the first of these.
+    fn host(fill: &[u8]) -> HostKeys {
+        let lines: Vec<String> = fill.iter().map(|fill| format!("{fill:02x}").repeat(32)).collect();
+        HostKeys::parse(lines.join("\n").as_bytes()).unwrap()
+    }
+
+    fn wrap(secret: &DataSecret, hosts: &HostKeys) -> WrappedKey {
+        WrappedKey::wrap(secret, hosts.present(), "db").unwrap()
     }
 
     #[test]
     fn a_key_opens_for_its_disk_on_its_host_alone() {
         let secret = DataSecret::random().unwrap();
-        let wrapped = WrappedKey::wrap(&secret, &host(1), "db").unwrap();
-        assert_eq!(wrapped.unwrap(&host(1), "db").unwrap().bytes(), secret.bytes());
-        assert_eq!(wrapped.unwrap(&host(1), "batch").unwrap_err(), UnwrapError::Damaged);
-        let error = wrapped.unwrap(&host(2), "db").unwrap_err();
-        assert_eq!(error, UnwrapError::OtherHostKey { wrapped: host(1).id(), here: host(2).id() });
-        assert_ne!(WrappedKey::wrap(&secret, &host(1), "db").unwrap(), wrapped, "a nonce is never used twice");
+        let (one, other) = (host(&[1]), host(&[2]));
+        let wrapped = wrap(&secret, &one);
+        assert_eq!(wrapped.unwrap(&one, "db").unwrap().bytes(), secret.bytes());
+        assert_eq!(wrapped.unwrap(&one, "batch").unwrap_err(), UnwrapError::Damaged);
+        let error = wrapped.unwrap(&other, "db").unwrap_err();
+        assert_eq!(error, UnwrapError::OtherHostKey { wrapped: one.present().id(), here: other.present().id() });
+        assert_ne!(wrap(&secret, &one), wrapped, "a nonce is never used twice");
+    }
+
+    /// A rotation that loses a key, or that leaves it open to the former host key.
+    #[test]
+    fn a_key_is_wrapped_anew_by_the_present_host_key() {
+        let secret = DataSecret::random().unwrap();
+        let wrapped = wrap(&secret, &host(&[1]));
+        let anew = wrapped.wrapped_anew(&host(&[2, 1]), "db").unwrap();
+        assert_eq!(anew.unwrap(&host(&[2]), "db").unwrap().bytes(), secret.bytes());
+        assert!(anew.unwrap(&host(&[1]), "db").is_err());
+        assert_eq!(anew.wrapped_anew(&host(&[2, 1]), "db"), None, "it is already");
+        assert_eq!(wrapped.wrapped_anew(&host(&[2]), "db"), None, "nobody opens it");
     }
 
     /// Each bit and each length: a damaged key would make garbage of a disk.
     #[test]
     fn no_damaged_key_opens() {
-        let (host, secret) = (host(1), DataSecret::random().unwrap());
-        let wrapped = WrappedKey::wrap(&secret, &host, "db").unwrap();
+        let (host, secret) = (host(&[1]), DataSecret::random().unwrap());
+        let wrapped = wrap(&secret, &host);
         let sealed = STANDARD.decode(&wrapped.sealed).unwrap();
         let opens = |sealed: &[u8]| {
             let damaged = WrappedKey { sealed: STANDARD.encode(sealed), ..wrapped.clone() };

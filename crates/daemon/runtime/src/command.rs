@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use anyhow::{Result, anyhow};
 use api::{
     Applied, Apply, Attach, Deletion, Disk, DiskError, DiskPatch, DiskSpec, Drive, DriveRemoval, Erasure, Exported,
-    NewDrive, Operation,
+    NewDrive, Operation, Rewrapped,
 };
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
@@ -51,6 +51,8 @@ pub enum DiskCommand {
     Erase(String, Erasure, Reply<Result<Disk, DiskError>>),
     /// A tenant's own key of a disk; answered once nothing has a former one.
     Unlock(String, Handed, Reply<Result<Disk, DiskError>>),
+    /// The lines of a host key's file, for all disks.
+    HostKeys(Zeroizing<String>, Reply<Result<Rewrapped, DiskError>>),
     /// What goes on by itself.
     Operations(Reply<Vec<Operation>>),
     /// The drives.

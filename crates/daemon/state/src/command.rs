@@ -90,13 +90,8 @@ pub enum Command {
         /// How its data is overwritten. `None`: with zeros, and not at all if it was encrypted.
         wipe: Option<WipeMethod>,
     },
-    /// An encrypted disk gets another key: nobody can read its data any more.
-    Erase {
-        /// The disk.
-        name: String,
-        /// The new key.
-        key: StoredKey,
-    },
+    /// Encrypted disks get other keys: nobody can read their data any more. Or the keys are stored in another way.
+    ReplaceKeys(Vec<(String, StoredKey)>),
     /// The configuration file has a disk that the API made.
     Declare(String),
     /// Another configuration holds. Namespaces are attached as it says.

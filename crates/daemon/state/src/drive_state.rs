@@ -186,7 +186,7 @@ impl DriveState {
             Command::Remove(id) => self.remove(id).map(Effects::only),
             Command::Change { name, section, size_bytes } => self.change(&name, section.as_deref(), size_bytes),
             Command::Delete { name, wipe } => self.delete(&name, wipe),
-            Command::Erase { name, key } => self.erase(&name, key),
+            Command::ReplaceKeys(keys) => self.replace_keys(keys),
             Command::Declare(name) => self.declare(&name),
             Command::Take(config) => Ok(Effects::only(self.take(*config))),
             Command::Left(id) => Ok(Effects::only(self.left(id))),
@@ -346,13 +346,14 @@ impl DriveState {
         Ok(self.recorded(then))
     }
 
-    fn erase(&mut self, name: &str, key: StoredKey) -> Result<Effects, DiskError> {
-        let is_encrypted = self.placement(name).is_some_and(|placement| placement.key.is_some());
-        if !is_encrypted {
+    fn replace_keys(&mut self, keys: Vec<(String, StoredKey)>) -> Result<Effects, DiskError> {
+        let is_plain = |name: &String| self.placement(name).is_none_or(|placement| placement.key.is_none());
+        if let Some((name, _)) = keys.iter().find(|(name, _)| is_plain(name)) {
             return Err(not_encrypted(name));
         }
-        if let Some(layout) = self.layout_mut() {
-            layout.replace_key(name, key);
+        let layout = self.layout_mut().ok_or_else(broken)?;
+        for (name, key) in keys {
+            layout.replace_key(&name, key);
         }
         Ok(self.recorded(Vec::new()))
     }

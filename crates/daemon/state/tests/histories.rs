@@ -275,7 +275,7 @@ impl World {
     fn erase(&mut self) -> Result<(), DiskError> {
         let name = self.name();
         let key = StoredKey::Tenant { check: None };
-        if self.apply(Command::Erase { name: name.clone(), key })? {
+        if self.apply(Command::ReplaceKeys(vec![(name.clone(), key)]))? {
             // Its guest finds noise.
             self.owned.get_mut(&name).into_iter().for_each(|owned| owned.seen_mib = 0);
             self.count("erased");

@@ -34,6 +34,12 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("evenkeel disk attach logs --to web --read-only", "Show a namespace to another tenant, for reading."),
     ("evenkeel disk detach logs --from web", "Take it from that tenant."),
     ("evenkeel disk delete scratch --wait", "Ask, delete the disk, and wait until its data is overwritten."),
+    ("evenkeel disk erase db --yes", "Give an encrypted disk another key: its data can't be read any more."),
+    ("evenkeel disk unlock db --key-file db.key", "Hand over a tenant's own key, so that its disk is served."),
+    (
+        "evenkeel disk rewrap --host-key /etc/evenkeel/host.key",
+        "Have the keys of all disks wrapped by the host key in the file's first line.",
+    ),
     ("evenkeel drive list", "List the daemon's drives and the host's NVMe controllers."),
     ("evenkeel drive show spare", "Show one drive, with its health."),
     ("evenkeel drive add spare --backend block --path /dev/nvme1n1", "Serve disks of a block device."),

@@ -1,7 +1,9 @@
 //! Encryption at rest: what lies on the drive, in the state, and what a lost host key does.
 
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::disks::{done, refused};
@@ -62,7 +64,8 @@ fn a_drive_without_its_host_tells_nothing() {
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
     assert!(home.attach("plain").read(16, 128).unwrap() == data);
-    assert!(!home.runtime_dir().join("secret/nvme.sock").exists());
+    let refused_there = UnixStream::connect(home.runtime_dir().join("secret/cntrl")).unwrap_err();
+    assert_eq!(refused_there.kind(), ErrorKind::ConnectionRefused);
     let told = refused(&home, "create more --size 4MiB --encryption host");
     assert!(told.contains("disk \"more\" is to be encrypted, and this host has no key"), "{told}");
     daemon.stop();
@@ -149,4 +152,45 @@ fn a_tenants_own_key_is_in_memory_alone() {
         fs::remove_file(home.path(name)).unwrap();
     }
     assert_eq!(count(&home.path(""), &[0x3a; 32]) + count(&home.path(""), "3a".repeat(32).as_bytes()), 0);
+}
+
+/// A key that is lost with the former host key, or that the former one still opens.
+#[test]
+fn another_host_key_takes_over_while_a_client_goes_on() {
+    let home = Home::new();
+    let keys = |digits: &[&str]| {
+        let _ = fs::remove_file(home.path("host.key"));
+        let lines: Vec<String> = digits.iter().map(|digits| digits.repeat(32)).collect();
+        fs::write(home.path("host.key"), lines.join("\n") + "\n").unwrap();
+        fs::set_permissions(home.path("host.key"), Permissions::from_mode(0o400)).unwrap();
+    };
+    let rewrap = format!("rewrap --host-key {}", home.path("host.key").display());
+    keys(&["5a"]);
+    home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
+    let daemon = home.serve();
+    let data = pattern(1, 64 << 10);
+    let mut guest = home.attach("secret");
+    guest.write(16, &data).unwrap();
+    keys(&["5b"]);
+    let told = refused(&home, &rewrap);
+    assert!(told.contains("none of these host keys opens the key of disk \"secret\""), "{told}");
+    keys(&["5b", "5a"]);
+    assert_eq!([done(&home, &rewrap)["disks"].clone(), done(&home, &rewrap)["disks"].clone()], [1, 0]);
+    assert!(guest.read(16, 16).unwrap() == data);
+    drop(guest);
+    // Killed.
+    drop(daemon);
+    let state_after = |digits: &[&str]| {
+        keys(digits);
+        let daemon = home.serve();
+        let state = done(&home, "show secret")["state"].as_str().unwrap().to_owned();
+        let is_data = state == "served" && home.attach("secret").read(16, 16).unwrap() == data;
+        daemon.stop();
+        (state, is_data)
+    };
+    assert_eq!(state_after(&["5a"]), ("locked".to_owned(), false));
+    assert_eq!(state_after(&["5b"]), ("served".to_owned(), true));
+    // A start wraps anew, too.
+    assert_eq!(state_after(&["5c", "5b"]), ("served".to_owned(), true));
+    assert_eq!(state_after(&["5c"]), ("served".to_owned(), true));
 }

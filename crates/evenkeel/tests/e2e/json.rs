@@ -56,7 +56,8 @@ const UNITS: &[&str] = &["_ns", "_us", "_ms", "_bytes", "_bytes_s", "iops", "_pe
 const UNITS_OF_THE_API: &[&str] = &["bytes_per_second", "seconds_left"];
 
 /// Counts, ratios and identifiers; and, of an estimated parameter, figures in the unit that the parameter's name has.
-const PURE: &str = "best_effort_cap commands count cpus depth errors fairness_index guaranteed_in_flight held high \
+const PURE: &str = "best_effort_cap commands count cpus day_broken day_kept depth disks errors fairness_index \
+                    guaranteed_in_flight held high \
                     hwqs late latency_percentile left_over loads long_iterations lost low max_slowdown more_load \
                     nsid number omega outstanding over over_bound over_target overdraft overdrawn overdue pid \
                     played_ios poller poller_utilization pollers queues schema_version seed simulated_ios slow_drive \
@@ -94,6 +95,7 @@ const COMMANDS: &[(&str, &str, Prints)] = &[
     ("disk create", "own --size 4MiB --encryption tenant", Prints::Thing),
     ("disk unlock", "own --key-file HOST/own.key", Prints::Thing),
     ("disk erase", "web --yes", Prints::Refusal),
+    ("disk rewrap", "--host-key HOST/host.key", Prints::Thing),
     ("disk delete", "web --yes", Prints::Items),
     ("operations", "", Prints::Items),
     ("drive add", "spare --backend memory --size 16MiB", Prints::Thing),
@@ -160,6 +162,7 @@ fn each_command_prints_documents_that_scripts_can_read() {
         &format!("runtime_dir = \"HOST/run\"\nstate_dir = \"HOST/state\"\n{CONFIG}weight = 3\n"),
     );
     home.write_config("scenario.toml", SCENARIO);
+    std::fs::write(home.path("host.key"), "5a".repeat(32)).unwrap();
     std::fs::write(home.path("own.key"), format!("{}{}", "3a".repeat(32), "77".repeat(32))).unwrap();
     read(Prints::Thing, &daemon.ready.to_string());
     for (command, arguments, prints) in COMMANDS {

@@ -49,7 +49,10 @@ pub enum Problem {
     #[error("no such socket: is the daemon running, and is this the tenant's directory or its `vhost.sock`?")]
     NoSocket,
     /// Nobody listens.
-    #[error("nobody listens: the daemon that made this socket is gone; start it again")]
+    #[error(
+        "nobody listens: the daemon that made this socket is gone, so start it again; or the disk is locked, see \
+         `evenkeel disk list`"
+    )]
     NobodyListens,
     /// Not allowed.
     #[error("no permission to open it: run as the user that the daemon runs as")]
