@@ -53,9 +53,9 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         license(name = "Apache-2.0")
     ),
     paths(
-        list, create, show, change, delete, erase, unlock, host_keys, attach, detach, operations, drives, add_drive,
-        remove_drive, apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour, http_why::trace,
-        http_observed::live, http_observed::live_of, stats::stats
+        list, create, show, change, delete, erase, unlock, host_keys, attach, detach, operations, drives,
+        add_drive, remove_drive, apply, export, events, http_observed::metrics, http_why::why,
+        http_why::last_hour, http_why::trace, http_observed::live, http_observed::live_of, stats::stats
     ),
     components(schemas(
         Event,
