@@ -120,6 +120,8 @@ impl Owner {
             let title = "no host key: a file has lines of 64 hexadecimal digits, the present key first";
             DiskError::new(Reason::Invalid, title, "`openssl rand -hex 32` makes a key")
         })?;
+        // Of all drives before any changes.
+        self.drives.values().try_for_each(|drive| drive.refuse_host_keys(&host))?;
         let mut disks = 0;
         for drive in self.drives.values_mut() {
             disks += drive.take_host_keys(&host)?;

@@ -280,6 +280,7 @@ impl ServedDrive {
     /// A disk that waited for its key is served, now that the key is here.
     fn connect_unlocked(&mut self, id: TenantId) -> Result<(), DiskError> {
         let Some(ready) = self.locked.remove(&id) else { return Ok(()) };
+        self.tell_present_key(id);
         self.connect(id, ready).map_err(disk_error)
     }
 
@@ -324,7 +325,6 @@ impl ServedDrive {
             self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)?;
         }
         self.disk_keys.remember(name, secret);
-        self.tell_key(id, 0, name);
         self.connect_unlocked(id)?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: its tenant handed over its key"));
         Ok(id)
@@ -343,17 +343,21 @@ impl ServedDrive {
 
     /// Has all pollers take a disk's present key. `then` comes once none of them has the former one.
     pub(crate) fn forget_former_key(&mut self, id: TenantId, then: Then) {
-        let Some(name) = self.state.disks().get(id).map(|disk| disk.name.clone()) else { return then(self) };
-        let controllers: Vec<_> = self.state.attachments().of(id).collect();
-        for (controller, nsid) in controllers {
-            self.tell_key(controller, (nsid - 1) as u16, &name);
-        }
-        if self.tenants.contains_key(&id) {
-            self.tell_key(id, 0, &name);
-        }
+        self.tell_present_key(id);
         self.erasing.entry(id).or_default().push(then);
         let teller = self.teller.clone();
         self.pollers.take_keys(move || teller.tell(Happening::Erased(id)));
+    }
+
+    /// Tells pollers of a disk's present key, wherever the disk is attached.
+    fn tell_present_key(&self, id: TenantId) {
+        let Some(disk) = self.state.disks().get(id) else { return };
+        for (controller, nsid) in self.state.attachments().of(id) {
+            self.tell_key(controller, (nsid - 1) as u16, &disk.name);
+        }
+        if self.tenants.contains_key(&id) {
+            self.tell_key(id, 0, &disk.name);
+        }
     }
 
     /// No poller has a former key of this disk any more.
@@ -365,33 +369,36 @@ impl ServedDrive {
         self.erasing.retain(|_, all| !all.is_empty());
     }
 
-    /// Takes other host keys: what former ones have wrapped is wrapped anew, durably, and disks that waited for a key
-    /// are served. Returns how many were wrapped.
+    /// Refuses host keys with which a disk's key would be lost.
+    pub(crate) fn refuse_host_keys(&self, host: &Arc<HostKeys>) -> Result<(), DiskError> {
+        let keys = self.disk_keys.with_host_keys(Arc::clone(host));
+        let is_lost = |placement: &&Placement| !self.disk_keys.is_locked(placement) && keys.is_locked(placement);
+        let Some(placement) = self.placements().iter().find(is_lost) else { return Ok(()) };
+        let title = format!("none of these host keys opens the key of disk {:?}", placement.name);
+        Err(DiskError::new(Reason::Invalid, title, "add the former host key as a further line of the file"))
+    }
+
+    fn placements(&self) -> &[Placement] {
+        self.state.layout().map(|layout| layout.placements()).unwrap_or_default()
+    }
+
+    /// Takes other host keys, which were not refused: what former ones have wrapped is wrapped anew, durably, and disks
+    /// that waited for a key are served. Returns how many were wrapped.
     ///
     /// # Errors
-    /// A disk's key would be lost, or the layout can't be written: nothing has changed.
+    /// The layout can't be written: nothing has changed here.
     pub(crate) fn take_host_keys(&mut self, host: &Arc<HostKeys>) -> Result<usize, DiskError> {
         let keys = self.disk_keys.with_host_keys(Arc::clone(host));
-        let placements = self.state.layout().map(|layout| layout.placements()).unwrap_or_default();
-        let is_lost = |placement: &&Placement| !self.disk_keys.is_locked(placement) && keys.is_locked(placement);
-        if let Some(placement) = placements.iter().find(is_lost) {
-            let title = format!("none of these host keys opens the key of disk {:?}", placement.name);
-            return Err(DiskError::new(
-                Reason::Invalid,
-                title,
-                "add the former host key as a further line of the file",
-            ));
-        }
-        let anew = keys.wrapped_anew(placements.iter());
+        let anew = keys.wrapped_anew(self.placements().iter());
         let count = anew.len();
         if count > 0 {
             self.apply(StateCommand::ReplaceKeys(anew)).map_err(disk_error)?;
         }
-        self.disk_keys = keys;
-        for id in self.locked.keys().copied().collect::<Vec<_>>() {
-            if let Some(name) = self.state.disks().get(id).map(|disk| disk.name.clone()) {
-                self.tell_key(id, 0, &name);
-            }
+        let had = std::mem::replace(&mut self.disk_keys, keys);
+        let was_locked = |name: &str| self.state.placement(name).is_some_and(|it| had.is_locked(it));
+        let locked = self.state.disks().iter().filter(|(_, disk)| was_locked(&disk.name));
+        for id in locked.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.tell_present_key(id);
             self.connect_unlocked(id)?;
         }
         Ok(count)

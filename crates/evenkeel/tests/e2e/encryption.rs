@@ -193,4 +193,12 @@ fn another_host_key_takes_over_while_a_client_goes_on() {
     // A start wraps anew, too.
     assert_eq!(state_after(&["5c", "5b"]), ("served".to_owned(), true));
     assert_eq!(state_after(&["5c"]), ("served".to_owned(), true));
+
+    // Handed over to a daemon that started without it.
+    home.configure(&config(""));
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show secret")["state"], "locked");
+    done(&home, &rewrap);
+    assert!(home.attach("secret").read(16, 16).unwrap() == data);
+    daemon.stop();
 }
