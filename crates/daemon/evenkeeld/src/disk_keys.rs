@@ -157,25 +157,22 @@ impl DiskKeys {
 
     /// How a disk's data lies on the drive; for a locked disk, why.
     pub(crate) fn access(&self, placement: &Placement) -> (Access, Option<String>) {
-        let wrapped = match &placement.key {
-            None => return (Access::Plain, None),
-            Some(StoredKey::Tenant { .. }) => {
-                let Some(secret) = self.handed.get(&placement.name) else {
-                    return (Access::Locked, Some("its tenant has not handed over its key".to_owned()));
-                };
-                return match data_key(secret, placement) {
-                    Ok(key) => (Access::Key(Arc::new(key)), None),
-                    Err(why) => (Access::Locked, Some(why)),
-                };
+        let opened = match (&placement.key, &self.host) {
+            (None, _) => return (Access::Plain, None),
+            (Some(StoredKey::Tenant { .. }), _) => {
+                let secret =
+                    self.handed.get(&placement.name).ok_or("its tenant has not handed over its key".to_owned());
+                secret.and_then(|secret| data_key(secret, placement))
             }
-            Some(StoredKey::Host(wrapped)) => wrapped,
+            (Some(StoredKey::Host(wrapped)), None) => {
+                Err(format!("its key was wrapped by host key {}, and this daemon has none", wrapped.host_key))
+            }
+            (Some(StoredKey::Host(wrapped)), Some(host)) => {
+                let secret = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());
+                secret.and_then(|secret| data_key(&secret, placement))
+            }
         };
-        let Some(host) = &self.host else {
-            let why = format!("its key was wrapped by host key {}, and this daemon has none", wrapped.host_key);
-            return (Access::Locked, Some(why));
-        };
-        let opened = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());
-        match opened.and_then(|secret| data_key(&secret, placement)) {
+        match opened {
             Ok(key) => (Access::Key(Arc::new(key)), None),
             Err(why) => (Access::Locked, Some(why)),
         }

@@ -75,7 +75,7 @@ impl ServedDrive {
         let id = self.new_id();
         let teller = self.teller.clone();
         let front_end = Wiper::new(id, Box::new(move |step| teller.tell(Happening::Wiped(step))))?.into();
-        // It writes zeros where nobody's data is.
+        // The wiper writes raw zeros, to ranges of no disk.
         self.pollers.keys().set(id, 0, Access::Plain);
         let probe = self.pollers.add(poller, id, front_end, Terms::best_effort(1));
         self.wiper.probes = Some([probe].into_iter().collect());

@@ -68,9 +68,7 @@ impl WrappedKey {
         let mut opened = Zeroizing::new(opened.map_err(|_| UnwrapError::Damaged)?);
         DataSecret::take(&mut opened).ok_or(UnwrapError::Damaged)
     }
-}
 
-impl WrappedKey {
     /// The key wrapped by the present host key. `None`: it is already, or does not open.
     pub fn wrapped_anew(&self, hosts: &HostKeys, serial: &str) -> Option<Self> {
         let is_former = self.host_key != hosts.present().id();
