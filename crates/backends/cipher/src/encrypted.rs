@@ -73,12 +73,8 @@ impl<B: Backend> Encrypted<B> {
     }
 
     /// Takes over changes of the keys. A key that no disk has any more is no longer here then.
-    pub fn take_keys(&mut self) {
-        self.refresh();
-    }
-
     #[inline]
-    fn refresh(&mut self) {
+    pub fn take_keys(&mut self) {
         if self.keys.changes() != self.ciphers.changes {
             self.take_changes();
         }
@@ -263,7 +259,7 @@ impl<B: Backend> Backend for Encrypted<B> {
     }
 
     fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos) {
-        self.refresh();
+        self.take_keys();
         if self.ciphers.are_all_plain {
             return self.inner.submit(hwq, io, now);
         }
@@ -279,7 +275,7 @@ impl<B: Backend> Backend for Encrypted<B> {
     }
 
     fn kick(&mut self) {
-        self.refresh();
+        self.take_keys();
         self.budget_bytes = BUDGET_BYTES;
         self.cipher();
         self.inner.kick();

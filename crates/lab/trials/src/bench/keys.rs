@@ -8,9 +8,10 @@ use anyhow::{Context, Result, ensure};
 
 use super::files::MEMORY_FILES;
 use super::server::{DAEMON_CPU, Server, evenkeel, fill, load, load_blocks, new_directory};
-use super::sides::{ScratchDrive, Side, host_key};
+use super::sides::{ScratchDrive, Side};
 use super::storage_daemon::{HOW_TO_GET, version};
 use super::{Figure, Goal, Options};
+use crate::guest::daemon::host_key;
 
 /// The commands that are measured beside the peer, with what our throughput is to be.
 const SHAPES: [((&str, &str), &str); 4] = [

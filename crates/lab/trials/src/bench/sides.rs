@@ -1,7 +1,5 @@
 //! Servers of one virtio-blk disk, ours and the peer's, which the same client measures on the same cores.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,6 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::server::{DAEMON_CPU, Run, Server, evenkeel, fill, load_and_cost, tenant};
 use super::storage_daemon::StorageDaemon;
+use crate::guest::daemon::host_key;
 
 /// Queues, and commands in flight on each.
 pub type Shape = (u32, u32);
@@ -101,14 +100,6 @@ impl Side {
             Running::Theirs(daemon) => daemon.socket(),
         }
     }
-}
-
-/// A new host key in a file that only its owner may read.
-pub fn host_key(directory: &Path) -> Result<PathBuf> {
-    let path = directory.join("host.key");
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path)?;
-    file.write_all("5a".repeat(32).as_bytes()).context("the host key")?;
-    Ok(path)
 }
 
 /// The lines of a virtio-blk tenant.

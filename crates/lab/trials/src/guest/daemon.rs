@@ -45,7 +45,7 @@ impl Daemon {
         make_image(&image_of(dir), DRIVE_SIZE_MIB)?;
         let nvme = NVME.iter().map(|&tenant| socket_of(dir, tenant));
         let virtio = VIRTIO.iter().flat_map(|&tenant| [socket_of(dir, tenant), read_only_socket_of(dir, tenant)]);
-        let configuration = configuration(dir) + &host_key(dir)?;
+        let configuration = configuration(dir) + &keys_section(dir)?;
         Self::start_with(binary, dir, &configuration, &nvme.chain(virtio).collect::<Vec<_>>())
     }
 
@@ -211,17 +211,25 @@ pub fn read_only_socket_of(dir: &Path, tenant: Tenant) -> PathBuf {
 /// A tenant's lines: its tests are to hold for an encrypted disk too.
 pub const ENCRYPTED: &str = "encryption = \"host\"\nlba_size = 512";
 
-/// Writes the host key of the daemon in `dir`, if that is not done yet. Returns the section that names it.
+/// The host key's file of the daemon in `dir`, written if that is not done yet. Only its owner may read it.
 ///
 /// # Errors
 /// The file can't be written.
-pub fn host_key(dir: &Path) -> Result<String> {
+pub fn host_key(dir: &Path) -> Result<PathBuf> {
     let path = dir.join("host.key");
     if !path.exists() {
         fs::write(&path, "5a".repeat(32)).context("the host key")?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o400))?;
     }
-    Ok(format!("\n[keys]\nhost_key = {path:?}\n"))
+    Ok(path)
+}
+
+/// The section that names the host key.
+///
+/// # Errors
+/// As [`host_key`].
+pub fn keys_section(dir: &Path) -> Result<String> {
+    Ok(format!("\n[keys]\nhost_key = {:?}\n", host_key(dir)?))
 }
 
 fn configuration(dir: &Path) -> String {

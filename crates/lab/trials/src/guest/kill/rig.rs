@@ -132,7 +132,7 @@ impl<'a> Rig<'a> {
         fs::create_dir_all(&dir)?;
         daemon::make_image(&daemon::image_of(&dir), DISK_SIZE_MIB * (tenants.len() as u64 + 1))?;
         let sockets: Vec<PathBuf> = tenants.iter().map(|&tenant| daemon::socket_of(&dir, tenant)).collect();
-        let configuration = configuration(&dir, tenants) + &daemon::host_key(&dir)?;
+        let configuration = configuration(&dir, tenants) + &daemon::keys_section(&dir)?;
         let has_nvme = tenants.iter().any(|tenant| !tenant.is_virtio());
         let keeper = has_nvme.then(|| Keeper::start(binary, &dir)).transpose()?;
         let daemon = Daemon::start_with(binary, &dir, &configuration, &sockets)?;
