@@ -137,6 +137,20 @@ enum Command {
     Delete(Delete),
     /// Give an encrypted disk another key: nobody can read its data any more.
     Erase(Erase),
+    /// Give an encrypted disk another key and keep its data, also while it is in use.
+    ///
+    /// `evenkeel operations` shows the progress. A re-encryption that was cut short goes on at the next start.
+    Reencrypt {
+        /// Name of the disk.
+        name: String,
+
+        /// Wait until all of it has the new key
+        #[arg(long)]
+        wait: bool,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Hand over a tenant's own key of a disk, which is served from then on.
     Unlock(Unlock),
     /// Have the keys of all disks wrapped by another host key.
@@ -318,6 +332,15 @@ pub fn run(args: Args) -> Result<()> {
         }
         Command::Delete(delete) => run_delete(&delete),
         Command::Erase(erase) => run_erase(&erase),
+        Command::Reencrypt { name, wait, daemon } => {
+            let daemon_at = Rest::new(&daemon.socket);
+            let disk = daemon_at.reencrypt(&name)?;
+            if wait {
+                wait_for_operations(&daemon_at, &name)?;
+            }
+            let told = if wait { "has its new key" } else { "is re-encrypted; `evenkeel operations` shows how far" };
+            print(daemon.json, &disk, || format!("{name} {told}\n"))
+        }
         Command::Unlock(unlock) => run_unlock(&unlock),
         Command::Rewrap(rewrap) => run_rewrap(&rewrap),
     }
@@ -379,7 +402,7 @@ fn run_delete(delete: &Delete) -> Result<()> {
     });
     let mut left = daemon_at.delete(name, Deletion { force: *force, wipe })?;
     if *wait {
-        wait_for_wipe(&daemon_at, name)?;
+        wait_for_operations(&daemon_at, name)?;
         left.clear();
     } else {
         left = look_until_known(&daemon_at, name, left)?;
@@ -441,8 +464,8 @@ pub(crate) fn is_typed(name: &str, question: &str) -> Result<bool> {
     Ok(answer.trim() == name)
 }
 
-/// Waits until all data of a deleted disk is overwritten.
-fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
+/// Waits until nothing goes on with a disk any more, or with what a deleted one left.
+fn wait_for_operations(daemon: &Rest, name: &str) -> Result<()> {
     let mut progress = Progress::new();
     loop {
         let left: Vec<_> = daemon.operations()?.into_iter().filter(|it| it.disk == name).collect();
@@ -450,7 +473,7 @@ fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
             progress.end();
             return match left.first() {
                 None => Ok(()),
-                Some(_) => bail!("a part of {name} can't be overwritten and stays reserved; the daemon's log says why"),
+                Some(failed) => bail!("{name}: its {} failed; the daemon's log says why", failed.kind),
             };
         };
         progress.show(&far(next));

@@ -8,6 +8,7 @@ use guest_memory::{IoBuf, Mapping, Refused};
 use io_model::{Backend, Command, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, TenantId};
 
 use crate::bounces::{Bounce, Bounces};
+use crate::change::{Held, KeyChange, Passage};
 use crate::key::DiskCipher;
 use crate::keys::{Access, DiskId, Keys};
 
@@ -32,6 +33,8 @@ pub struct Encrypted<B> {
     work: VecDeque<u32>,
     /// Writes that wait for a bounce buffer, in order.
     waiting: VecDeque<u32>,
+    /// Commands to ranges that are being re-encrypted.
+    held: VecDeque<(HwqId, Io)>,
     finished: VecDeque<(HwqId, Done)>,
     budget_bytes: u64,
     scratch: Box<[u8]>,
@@ -52,6 +55,8 @@ struct Flight {
     part_bytes: u64,
     /// How much of the part the cipher has done.
     ciphered: u64,
+    /// Of a disk that is re-encrypted.
+    passage: Option<Passage>,
 }
 
 impl<B: Backend> Encrypted<B> {
@@ -65,6 +70,7 @@ impl<B: Backend> Encrypted<B> {
             flights: Flights::default(),
             work: VecDeque::new(),
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             finished: VecDeque::new(),
             budget_bytes: BUDGET_BYTES,
             scratch: Box::default(),
@@ -83,6 +89,7 @@ impl<B: Backend> Encrypted<B> {
     #[cold]
     fn take_changes(&mut self) {
         self.ciphers.rebuild(&self.keys);
+        self.count_flights();
         if self.ciphers.are_all_plain || self.bounces.is_some() {
             return;
         }
@@ -97,22 +104,40 @@ impl<B: Backend> Encrypted<B> {
         self.finished.reserve(depth);
     }
 
+    /// Commands in flight to a disk that is re-encrypted from now on: nothing of it is held yet.
+    fn count_flights(&mut self) {
+        for flight in self.flights.entries.iter_mut().flatten().filter(|flight| flight.passage.is_none()) {
+            let Command { tenant, disk, tenant_offset_bytes, len_bytes, .. } = flight.command;
+            if let Some(Slot::Changing(Changing { change, .. })) = self.ciphers.of((tenant, disk)) {
+                flight.passage = change.enter(tenant_offset_bytes, len_bytes).ok();
+            }
+        }
+    }
+
     /// The back end below.
     pub fn inner(&self) -> &B {
         &self.inner
     }
 
-    /// Starts a command of an encrypted disk.
-    fn start(&mut self, hwq: HwqId, io: Io, sector_bytes: u64, now: Nanos) {
-        let Io { tag, command, buf } = io;
-        if let Err(refused) = check(&command, &buf, sector_bytes) {
-            return self.finish(hwq, Done { tag, outcome: Err(refused), buf });
+    /// Starts a command of an encrypted disk. `change`: the disk is re-encrypted.
+    fn start(&mut self, hwq: HwqId, io: Io, sector_bytes: u64, change: Option<Arc<KeyChange>>, now: Nanos) {
+        if let Err(refused) = check(&io.command, &io.buf, sector_bytes) {
+            return self.finish(hwq, io.done(Err(refused)));
         }
-        if !command.op.has_data() || command.len_bytes == 0 {
+        let Command { tenant_offset_bytes, len_bytes, .. } = io.command;
+        let passage = match change.map(|change| change.enter(tenant_offset_bytes, len_bytes)) {
+            None => None,
+            Some(Ok(passage)) => Some(passage),
+            Some(Err(Held::Waits)) => return self.held.push_back((hwq, io)),
+            Some(Err(Held::Failed)) => return self.finish(hwq, io.done(Err(DeviceError::Medium))),
+        };
+        let Io { tag, command, buf } = io;
+        if len_bytes == 0 {
             return self.inner.submit(hwq, Io { tag, command, buf }, now);
         }
-        let flight = |buf| Flight { hwq, tag, command, buf, bounce: None, part_at: 0, part_bytes: 0, ciphered: 0 };
-        if command.op == Op::Read {
+        let (bounce, part_at, part_bytes, ciphered) = (None, 0, 0, 0);
+        let flight = |buf| Flight { hwq, tag, command, buf, bounce, part_at, part_bytes, ciphered, passage };
+        if command.op != Op::Write {
             let below = self.flights.insert(flight(IoBuf::default())) | OURS;
             return self.inner.submit(hwq, Io { tag: below, command, buf }, now);
         }
@@ -141,11 +166,14 @@ impl<B: Backend> Encrypted<B> {
             let Some(id) = self.work.pop_front() else { return };
             let Some(flight) = self.flights.get_mut(id) else { continue };
             let disk = (flight.command.tenant, flight.command.disk);
-            let (Some(cipher), Some(bounces)) = (self.ciphers.get(disk), &self.bounces) else {
+            let before_boundary = flight.before_boundary();
+            let cipher = self.ciphers.get(disk, before_boundary.is_some());
+            let (Some(cipher), Some(bounces)) = (cipher, &self.bounces) else {
                 self.end(id, Err(DeviceError::Gone));
                 continue;
             };
-            let bytes = (flight.part_bytes - flight.ciphered).min(self.budget_bytes);
+            let most = before_boundary.unwrap_or(u64::MAX).min(self.budget_bytes);
+            let bytes = (flight.part_bytes - flight.ciphered).min(most);
             self.budget_bytes -= bytes;
             let outcome = flight.cipher(cipher, bounces, &mut self.scratch[..bytes as usize]);
             let is_whole = flight.ciphered == flight.part_bytes;
@@ -175,6 +203,9 @@ impl<B: Backend> Encrypted<B> {
     /// The drive has done a read, or a part of a write.
     fn is_done_below(&mut self, id: u32, outcome: Outcome, buf: IoBuf) {
         let Some(flight) = self.flights.get_mut(id) else { return };
+        if !flight.command.op.has_data() {
+            return self.end(id, outcome);
+        }
         if flight.command.op == Op::Read {
             flight.buf = buf;
             flight.part_bytes = flight.command.len_bytes;
@@ -204,6 +235,15 @@ impl<B: Backend> Encrypted<B> {
         self.finish(hwq, Done { tag, outcome, buf });
     }
 
+    /// Commands that waited for a re-encryption begin, or wait on.
+    fn retry_held(&mut self) {
+        for _ in 0..self.held.len() {
+            if let Some((hwq, io)) = self.held.pop_front() {
+                self.submit(hwq, io, self.now);
+            }
+        }
+    }
+
     fn finish(&mut self, hwq: HwqId, done: Done) {
         self.finished.push_back((hwq, done));
     }
@@ -224,6 +264,14 @@ impl<B: Backend> Encrypted<B> {
 }
 
 impl Flight {
+    /// Bytes from where the cipher is up to the boundary behind which the disk has its former key. `None`: it is there,
+    /// or the disk has one key.
+    fn before_boundary(&self) -> Option<u64> {
+        let at = self.command.tenant_offset_bytes + self.part_at + self.ciphered;
+        let boundary_bytes = self.passage.as_ref()?.boundary_bytes;
+        (at < boundary_bytes).then(|| boundary_bytes - at)
+    }
+
     /// The next `scratch.len()` bytes of the part: between the guest's memory, `scratch`, and a write's bounce buffer.
     fn cipher(&mut self, cipher: &mut DiskCipher, bounces: &Bounces, scratch: &mut [u8]) -> Outcome {
         let at = self.part_at + self.ciphered;
@@ -268,7 +316,11 @@ impl<B: Backend> Backend for Encrypted<B> {
             Some(Slot::Plain) => self.inner.submit(hwq, io, now),
             Some(Slot::Cipher(cipher)) => {
                 let sector_bytes = cipher.sector_bytes();
-                self.start(hwq, io, sector_bytes, now);
+                self.start(hwq, io, sector_bytes, None, now);
+            }
+            Some(Slot::Changing(Changing { change, former, .. })) => {
+                let (sector_bytes, change) = (former.sector_bytes(), Some(Arc::clone(change)));
+                self.start(hwq, io, sector_bytes, change, now);
             }
             Some(Slot::Locked) | None => self.finish(hwq, io.done(Err(DeviceError::Gone))),
         }
@@ -277,6 +329,7 @@ impl<B: Backend> Backend for Encrypted<B> {
     fn kick(&mut self) {
         self.take_keys();
         self.budget_bytes = BUDGET_BYTES;
+        self.retry_held();
         self.cipher();
         self.inner.kick();
     }
@@ -297,12 +350,13 @@ impl<B: Backend> Backend for Encrypted<B> {
         below.drain(..).for_each(|(id, outcome, buf)| self.is_done_below(id, outcome, buf));
         self.flights.below = below;
         self.serve_waiting();
+        self.retry_held();
         self.cipher();
         self.finished.drain(..).for_each(|(hwq, one)| done(hwq, one));
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        let has_work = !self.work.is_empty() || !self.finished.is_empty();
+        let has_work = !self.work.is_empty() || !self.finished.is_empty() || !self.held.is_empty();
         if has_work { Some(self.now) } else { self.inner.next_event() }
     }
 
@@ -352,7 +406,23 @@ impl Default for Ciphers {
 enum Slot {
     Plain,
     Cipher(Box<DiskCipher>),
+    Changing(Changing),
     Locked,
+}
+
+/// A disk that is re-encrypted.
+struct Changing {
+    change: Arc<KeyChange>,
+    former: Box<DiskCipher>,
+    next: Box<DiskCipher>,
+}
+
+impl Changing {
+    /// `None`: there is no memory for OpenSSL.
+    fn new(change: &Arc<KeyChange>) -> Option<Self> {
+        let cipher = |key| DiskCipher::new(key).ok().map(Box::new);
+        Some(Self { change: Arc::clone(change), former: cipher(change.former())?, next: cipher(change.next())? })
+    }
 }
 
 impl Ciphers {
@@ -374,6 +444,7 @@ impl Ciphers {
                     // Without memory for OpenSSL the disk does not answer.
                     DiskCipher::new(key).map_or(Slot::Locked, |cipher| Slot::Cipher(Box::new(cipher)))
                 }),
+                Access::Changing(change) => Changing::new(change).map_or(Slot::Locked, Slot::Changing),
             };
             (disk, access, slot)
         };
@@ -391,10 +462,13 @@ impl Ciphers {
         self.at(disk).map(|at| &self.slots[at].2)
     }
 
-    fn get(&mut self, disk: DiskId) -> Option<&mut DiskCipher> {
+    /// The cipher of a disk. Of one that is re-encrypted: by its next key, or by its former one.
+    fn get(&mut self, disk: DiskId, by_next: bool) -> Option<&mut DiskCipher> {
         let at = self.at(disk)?;
         match &mut self.slots[at].2 {
             Slot::Cipher(cipher) => Some(cipher),
+            Slot::Changing(Changing { next, .. }) if by_next => Some(next),
+            Slot::Changing(Changing { former, .. }) => Some(former),
             Slot::Plain | Slot::Locked => None,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use io_model::TenantId;
 
+use crate::change::KeyChange;
 use crate::key::DataKey;
 
 /// How a disk's data lies on the drive.
@@ -15,8 +16,16 @@ pub enum Access {
     Plain,
     /// Encrypted with this key.
     Key(Arc<DataKey>),
+    /// Encrypted with one key up to some place, and with another one behind it.
+    Changing(Arc<KeyChange>),
     /// Encrypted, and the key is not here: commands fail.
     Locked,
+}
+
+impl Access {
+    fn has_key(&self) -> bool {
+        matches!(self, Self::Key(_) | Self::Changing(_))
+    }
 }
 
 /// Which disk: a tenant, and the number of its disk as commands have it.
@@ -44,7 +53,7 @@ impl Keys {
     /// A tenant is gone, with all of its disks. `true`: one of them had a key, which pollers still have.
     pub fn forget(&self, tenant: TenantId) -> bool {
         let mut disks = self.lock();
-        let had_key = disks.iter().any(|((of, _), access)| *of == tenant && matches!(access, Access::Key(_)));
+        let had_key = disks.iter().any(|((of, _), access)| *of == tenant && access.has_key());
         disks.retain(|(of, _), _| *of != tenant);
         self.changes.fetch_add(1, Ordering::Release);
         had_key
@@ -53,7 +62,7 @@ impl Keys {
     /// A disk is gone. `true`: it had a key, which pollers still have.
     pub fn forget_disk(&self, tenant: TenantId, disk: u16) -> bool {
         let mut disks = self.lock();
-        let had_key = matches!(disks.get(&(tenant, disk)), Some(Access::Key(_)));
+        let had_key = disks.get(&(tenant, disk)).is_some_and(Access::has_key);
         if had_key {
             disks.insert((tenant, disk), Access::Locked);
             self.changes.fetch_add(1, Ordering::Release);

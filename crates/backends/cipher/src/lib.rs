@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `key` | data keys, and the cipher of one disk |
 //! | `keys` | the keys that pollers know, by disk |
+//! | `change` | a disk on its way from one key to another |
 //! | `bounces` | memory for encrypted data on its way to the drive |
 //! | `encrypted` | the back end around another one |
 //!
@@ -20,10 +21,12 @@
 #![forbid(unsafe_code)]
 
 mod bounces;
+mod change;
 mod encrypted;
 mod key;
 mod keys;
 
+pub use change::KeyChange;
 pub use encrypted::Encrypted;
 pub use key::{DataKey, KeyError};
 pub use keys::{Access, Keys};

@@ -53,7 +53,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         license(name = "Apache-2.0")
     ),
     paths(
-        list, create, show, change, delete, erase, unlock, host_keys, attach, detach, operations, drives,
+        list, create, show, change, delete, erase, reencrypt, unlock, host_keys, attach, detach, operations, drives,
         add_drive, remove_drive, apply, export, events, http_observed::metrics, http_why::why,
         http_why::last_hour, http_why::trace, http_observed::live, http_observed::live_of, stats::stats
     ),
@@ -146,6 +146,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
         .route("/v1/disks/{name}/erase", post(erase))
+        .route("/v1/disks/{name}/reencrypt", post(reencrypt))
         .route("/v1/disks/{name}/key", put(unlock))
         .route("/v1/disks/{name}/attachments", post(attach))
         .route("/v1/disks/{name}/trace", post(http_why::trace))
@@ -367,6 +368,19 @@ async fn erase(
     Object(erasure): Object<Erasure>,
 ) -> Result<Json<Disk>, Refused> {
     Ok(Json(ask(&daemon, |reply| DiskCommand::Erase(name, erasure, reply)).await??))
+}
+
+/// Begins to give an encrypted disk another key. Its data stays, also while guests use it; `GET /v1/operations` shows the
+/// progress. Only for disks with a key of the host's.
+#[utoipa::path(
+    post, path = "/v1/disks/{name}/reencrypt", params(("name" = String, Path, description = "Name of the disk")),
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn reencrypt(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Disk>, Refused> {
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Reencrypt(name, reply)).await??))
 }
 
 /// Hands over a tenant's own key of a disk, which is served from then on. A wrong key is refused. After a client

@@ -61,6 +61,7 @@ reasons! {
     OtherSettings = "other-settings",
     PromiseNotJudged = "promise-not-judged",
     PromiseNotKept = "promise-not-kept",
+    Reencrypting = "reencrypting",
     SecondWriter = "second-writer",
     StillLeaving = "still-leaving",
     TooMany = "too-many",

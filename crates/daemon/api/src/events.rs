@@ -26,6 +26,8 @@ pub enum EventKind {
     Deleted,
     /// An encrypted disk got another key: its data can't be read any more.
     Erased,
+    /// An encrypted disk has another key everywhere, and its data as before.
+    Reencrypted,
     /// A deleted disk's data was overwritten, and its space is free.
     Wiped,
     /// A deleted disk's data can't be overwritten. Its space stays reserved until the daemon starts next.
@@ -55,6 +57,7 @@ impl EventKind {
             Self::Detached => "detached",
             Self::Deleted => "deleted",
             Self::Erased => "erased",
+            Self::Reencrypted => "re-encrypted",
             Self::Wiped => "wiped",
             Self::WipeFailed => "wipe failed",
             Self::PromiseBroken => "promise broken",

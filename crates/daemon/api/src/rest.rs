@@ -147,6 +147,14 @@ impl Rest {
         self.ask(Method::POST, &format!("{}/erase", at(name)?), Some(&erasure))
     }
 
+    /// Begins to re-encrypt a disk by another key. [`Rest::operations`] has the progress.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn reencrypt(&self, name: &str) -> Result<Disk> {
+        self.ask(Method::POST, &format!("{}/reencrypt", at(name)?), None::<&()>)
+    }
+
     /// Hands over a tenant's own key of a disk.
     ///
     /// # Errors

@@ -81,12 +81,27 @@ impl Owner {
                     Some(drive) => drive.delete_disk(&name, deletion),
                     None => is_gone.then_some(()).ok_or_else(|| self.no_such_disk(&name)),
                 };
-                reply(deleted.map(|()| self.drives.values().flat_map(left).collect()));
+                match self.missing_for(&deleted) {
+                    None => reply(deleted.map(|()| self.drives.values().flat_map(left).collect())),
+                    Some(missing) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Delete(name, deletion, reply)));
+                    }
+                }
             }
-            DiskCommand::Erase(name, erasure, reply) => match self.find_drive(&name) {
-                Some(drive) => drive.erase_disk(&name, erasure, reply),
-                None => reply(Err(self.no_such_disk(&name))),
-            },
+            DiskCommand::Erase(name, erasure, reply) => {
+                let stopped = self.find_drive(&name).map_or(Ok(()), |drive| drive.stop_reencryption_first(&name));
+                match (self.missing_for(&stopped), self.find_drive(&name)) {
+                    (Some(missing), _) => {
+                        self.carry_out_after(missing, Command::Disk(DiskCommand::Erase(name, erasure, reply)));
+                    }
+                    (None, Some(drive)) => drive.erase_disk(&name, erasure, reply),
+                    (None, None) => reply(Err(self.no_such_disk(&name))),
+                }
+            }
+            DiskCommand::Reencrypt(name, reply) => reply(match self.find_drive(&name) {
+                Some(drive) => drive.reencrypt_disk(&name),
+                None => Err(self.no_such_disk(&name)),
+            }),
             DiskCommand::Unlock(name, handed, reply) => match self.find_drive(&name) {
                 Some(drive) => drive.unlock_disk(&name, handed, reply),
                 None => reply(Err(self.no_such_disk(&name))),

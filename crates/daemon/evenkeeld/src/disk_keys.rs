@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use api::{DiskError, Reason};
-use backend_cipher::{Access, DataKey};
+use backend_cipher::{Access, DataKey, KeyChange};
 use client_socket::{Level, Sink};
 use config::{Config, Encryption};
-use keys::{CheckValue, DataSecret, HostKey, HostKeys, StoredKey};
+use keys::{ChangeId, CheckValue, DataSecret, HostKey, HostKeys, StoredKey, WrappedKey};
 use layout::{Placement, serial_of};
 use runtime::command::Handed;
 use zeroize::Zeroizing;
@@ -23,6 +23,15 @@ pub(crate) struct DiskKeys {
     host: Option<Arc<HostKeys>>,
     /// Tenants' own keys, by the names of their disks.
     handed: BTreeMap<String, Arc<DataSecret>>,
+    /// Disks that are re-encrypted, by name; or why not.
+    changes: BTreeMap<String, Result<Arc<KeyChange>, String>>,
+}
+
+/// The two keys of a disk that is re-encrypted, and the mark of its journal.
+pub(crate) struct Change {
+    pub(crate) former: Arc<DataKey>,
+    pub(crate) next: Arc<DataKey>,
+    pub(crate) id: ChangeId,
 }
 
 impl DiskKeys {
@@ -36,7 +45,7 @@ impl DiskKeys {
         let given = credential().filter(|path| path.exists());
         let Some(path) = config.keys.host_key.clone().or(given) else { return Ok(Self::default()) };
         let host = HostKeys::read(&path).context("can't use the host key")?;
-        Ok(Self { host: Some(Arc::new(host)), handed: BTreeMap::new() })
+        Ok(Self { host: Some(Arc::new(host)), ..Self::default() })
     }
 
     /// A key for a new disk. `None`: it is not encrypted.
@@ -55,7 +64,9 @@ impl DiskKeys {
                 );
                 Err(DiskError::new(Reason::Invalid, title, remedy))
             }
-            (Encryption::Host, Some(host)) => random_key(host.present(), name, &serial_of(name)).map(Some),
+            (Encryption::Host, Some(host)) => {
+                random_key(host.present(), name, &serial_of(name)).map(|key| Some(StoredKey::Host(key)))
+            }
         }
     }
 
@@ -65,8 +76,10 @@ impl DiskKeys {
     /// The key is not the host's, or there is no host key.
     pub(crate) fn replacing(&self, Placement { name, serial, key, .. }: &Placement) -> Result<StoredKey, DiskError> {
         match (key, &self.host) {
-            (Some(StoredKey::Host(_)), Some(host)) => random_key(host.present(), name, serial),
-            (Some(StoredKey::Host(_)), None) => {
+            (Some(key), Some(host)) if key.is_of_host() => {
+                random_key(host.present(), name, serial).map(StoredKey::Host)
+            }
+            (Some(key), None) if key.is_of_host() => {
                 let title = format!("the new key of disk {name:?} would have to be wrapped, and there is no host key");
                 Err(DiskError::new(Reason::Invalid, title, "give the daemon a host key: see host_key under [keys]"))
             }
@@ -77,6 +90,58 @@ impl DiskKeys {
         }
     }
 
+    /// The record of a disk that is re-encrypted from now on.
+    ///
+    /// # Errors
+    /// It is being re-encrypted already, its key is its tenant's, or there is no host key.
+    pub(crate) fn changing(&self, placement: &Placement) -> Result<StoredKey, DiskError> {
+        let Placement { name, serial, key, .. } = placement;
+        match (key, &self.host) {
+            (Some(StoredKey::Changing { .. }), _) => Err(state::errors::being_reencrypted(name)),
+            (Some(StoredKey::Host(former)), Some(host)) if former.unwrap(host, serial).is_ok() => {
+                Ok(StoredKey::Changing { former: former.clone(), next: random_key(host.present(), name, serial)? })
+            }
+            (Some(StoredKey::Host(_)), _) => {
+                let title = format!("disk {name:?} is locked: its key is not here");
+                Err(DiskError::new(Reason::Invalid, title, "give the daemon its host key: see host_key under [keys]"))
+            }
+            _ => {
+                let title = format!("disk {name:?} is encrypted by a key of its tenant, and can't be re-encrypted");
+                Err(DiskError::new(Reason::Invalid, title, "create another disk, copy the data, and delete this one"))
+            }
+        }
+    }
+
+    /// Both keys of a record that [`changing`](Self::changing) made.
+    ///
+    /// # Errors
+    /// One of them does not open.
+    pub(crate) fn open_change(&self, placement: &Placement, record: &StoredKey) -> Result<Change, String> {
+        let (StoredKey::Changing { former, next }, Some(host)) = (record, &self.host) else {
+            return Err("its keys were wrapped by a host key, and this daemon has none".to_owned());
+        };
+        let open = |key: &WrappedKey| key.unwrap(host, &placement.serial).map_err(|error| error.to_string());
+        let (former, next) = (open(former)?, open(next)?);
+        let id = ChangeId::of(&next, &placement.serial);
+        let [former, next] = [&former, &next].map(|secret| data_key(secret, placement).map(Arc::new));
+        Ok(Change { former: former?, next: next?, id })
+    }
+
+    /// A disk is re-encrypted; or why it can't be, and is locked.
+    pub(crate) fn set_change(&mut self, name: &str, change: Result<Arc<KeyChange>, String>) {
+        self.changes.insert(name.to_owned(), change);
+    }
+
+    /// A disk is not re-encrypted any more.
+    pub(crate) fn forget_change(&mut self, name: &str) {
+        self.changes.remove(name);
+    }
+
+    /// A disk that is re-encrypted.
+    pub(crate) fn change_of(&self, name: &str) -> Option<&Arc<KeyChange>> {
+        self.changes.get(name).and_then(|change| change.as_ref().ok())
+    }
+
     /// These host keys instead, beside those that are known.
     pub(crate) fn with_host_keys(&self, host: Arc<HostKeys>) -> Self {
         Self { host: Some(host), ..self.clone() }
@@ -85,12 +150,9 @@ impl DiskKeys {
     /// The keys that a former host key has wrapped, wrapped by the present one, with the names of their disks.
     pub(crate) fn wrapped_anew<'p>(&self, placements: impl Iterator<Item = &'p Placement>) -> Vec<(String, StoredKey)> {
         let Some(host) = &self.host else { return Vec::new() };
-        let anew = |placement: &Placement| match &placement.key {
-            Some(StoredKey::Host(wrapped)) => {
-                let anew = wrapped.wrapped_anew(host, &placement.serial)?;
-                Some((placement.name.clone(), StoredKey::Host(anew)))
-            }
-            _ => None,
+        let anew = |placement: &Placement| {
+            let anew = placement.key.as_ref()?.wrapped_anew(host, &placement.serial)?;
+            Some((placement.name.clone(), anew))
         };
         placements.filter_map(anew).collect()
     }
@@ -164,6 +226,15 @@ impl DiskKeys {
                     self.handed.get(&placement.name).ok_or("its tenant has not handed over its key".to_owned());
                 secret.and_then(|secret| data_key(secret, placement))
             }
+            (Some(record @ StoredKey::Changing { .. }), _) => {
+                let change =
+                    self.open_change(placement, record).and_then(|_| match self.changes.get(&placement.name) {
+                        Some(change) => change.clone(),
+                        None => Err("the journal of its re-encryption was not read".to_owned()),
+                    });
+                return change
+                    .map_or_else(|why| (Access::Locked, Some(why)), |change| (Access::Changing(change), None));
+            }
             (Some(StoredKey::Host(wrapped)), None) => {
                 Err(format!("its key was wrapped by host key {}, and this daemon has none", wrapped.host_key))
             }
@@ -195,8 +266,8 @@ fn data_key(secret: &DataSecret, placement: &Placement) -> Result<DataKey, Strin
     DataKey::new(Zeroizing::new(*secret.bytes()), placement.lba_bytes).map_err(|error| error.to_string())
 }
 
-fn random_key(host: &HostKey, name: &str, serial: &str) -> Result<StoredKey, DiskError> {
-    StoredKey::random(host, serial).map(|(_, stored)| stored).ok_or_else(|| {
+fn random_key(host: &HostKey, name: &str, serial: &str) -> Result<WrappedKey, DiskError> {
+    WrappedKey::random(host, serial).ok_or_else(|| {
         let title = format!("there are no random bytes for a key of disk {name:?}");
         DiskError::new(Reason::Failed, title, "see to the system's random numbers, and try again")
     })

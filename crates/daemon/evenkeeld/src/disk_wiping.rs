@@ -43,8 +43,11 @@ impl ServedDrive {
     /// # Errors
     /// It can't be made durable; nothing has changed.
     pub(crate) fn delete(&mut self, name: &str, wipe: Option<WipeMethod>) -> Result<(), DiskError> {
+        self.stop_reencryption_first(name)?;
+        let placement = self.state.placement(name).cloned();
         let is_noise = wipe.is_none() && self.state.placement(name).is_some_and(|it| it.key.is_some());
         self.apply(StateCommand::Delete { name: name.to_owned(), wipe }).map_err(disk_error)?;
+        placement.iter().for_each(|placement| self.remove_journal(placement));
         let what = if is_noise { "its key is gone, and its data is noise" } else { "its data is being wiped" };
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; {what}"));
         self.events.tell(EventKind::Deleted, Some(name), None);
@@ -186,7 +189,7 @@ impl ServedDrive {
                 why: failure.map(str::to_owned),
             }
         });
-        zeroing.chain(wiping)
+        zeroing.chain(wiping).chain(self.reencryption_operations())
     }
 
     /// The wiper has come further, or not.
@@ -337,8 +340,10 @@ impl ServedDrive {
     pub(crate) fn replace_key(&mut self, name: &str) -> Result<(), DiskError> {
         let placement = self.state.placement(name).filter(|it| it.key.is_some());
         let placement = placement.ok_or_else(|| not_encrypted(name))?;
-        let key = self.disk_keys.replacing(placement)?;
-        self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)
+        let (placement, key) = (placement.clone(), self.disk_keys.replacing(placement)?);
+        self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)?;
+        self.remove_journal(&placement);
+        Ok(())
     }
 
     /// Has all pollers take a disk's present key. `then` comes once none of them has the former one.
@@ -378,7 +383,7 @@ impl ServedDrive {
         Err(DiskError::new(Reason::Invalid, title, "add the former host key as a further line of the file"))
     }
 
-    fn placements(&self) -> &[Placement] {
+    pub(crate) fn placements(&self) -> &[Placement] {
         self.state.layout().map(|layout| layout.placements()).unwrap_or_default()
     }
 
@@ -395,12 +400,14 @@ impl ServedDrive {
             self.apply(StateCommand::ReplaceKeys(anew)).map_err(disk_error)?;
         }
         let had = std::mem::replace(&mut self.disk_keys, keys);
+        self.read_changes();
         let was_locked = |name: &str| self.state.placement(name).is_some_and(|it| had.is_locked(it));
         let locked = self.state.disks().iter().filter(|(_, disk)| was_locked(&disk.name));
         for id in locked.map(|(id, _)| id).collect::<Vec<_>>() {
             self.tell_present_key(id);
             self.connect_unlocked(id)?;
         }
+        self.reencrypt_next();
         Ok(count)
     }
 }

@@ -368,6 +368,7 @@ impl ServedDrive {
                 &format!("{name}: it is not served before the daemon starts again: {error:#}"),
             );
         };
+        self.read_changes();
         let config = self.state.shared_config();
         for tenant in &config.tenants {
             let name = &tenant.name;
@@ -379,6 +380,7 @@ impl ServedDrive {
             warn(&self.around.sink, &config.device.name, &error);
         }
         self.wipe_next();
+        self.reencrypt_next();
     }
 
     /// What keeps it from being taken away: disks, and bytes that are not wiped yet.

@@ -14,7 +14,7 @@ use io_model::TenantId;
 use promises::forecasts::{self, Forecasts};
 
 use crate::config_file::OwnFile;
-use crate::served_drive::{Common, ServedDrive, answer};
+use crate::served_drive::{Common, Live, ServedDrive, answer};
 use crate::service_manager::Notices;
 use crate::startup::Opened;
 use crate::status;
@@ -40,6 +40,9 @@ const KEEPER_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often a command waits for forecasts at most: others may change what is served meanwhile.
 const ROUNDS: u32 = 8;
+
+/// How long the present window of a re-encryption may take to end.
+const WINDOW_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -148,7 +151,10 @@ impl Owner {
             let what = format!("{}: {}", missing.name(), missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
         }
-        owner.drives.values_mut().for_each(ServedDrive::wipe_next);
+        owner.drives.values_mut().for_each(|drive| {
+            drive.wipe_next();
+            drive.reencrypt_next();
+        });
         owner.look_around();
         owner.notices.ready();
         Ok(owner)
@@ -219,13 +225,15 @@ impl Owner {
             }
             Command::ClientLeft(name) => self.drives.values_mut().for_each(|drive| drive.client_left(&name)),
             Command::Happened(id, happening) => {
-                let may_go_on = matches!(happening, Happening::Left(_));
+                let may_go_on = matches!(happening, Happening::Left(_) | Happening::ReencrypterLeft(_));
                 if let Some(drive) = self.drives.get_mut(&id) {
                     drive.happened(happening);
                 }
                 if may_go_on {
                     self.go_on();
                 }
+                // After a command that waited for the present one to stop.
+                self.drives.get_mut(&id).into_iter().for_each(ServedDrive::reencrypt_next);
             }
             Command::Record(name, reply) => reply(self.record(&name)),
             Command::StopRecording(tenant) => self.stop_recording(tenant),
@@ -247,6 +255,7 @@ impl Owner {
         // Clients that it has go on with the next daemon.
         self.common.keeper.iter().for_each(|keeper| keeper.let_go());
         // All at once: one that does not answer holds up no other.
+        stop_reencryptions(self.drives.values_mut());
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         part_with(servers);
@@ -281,7 +290,9 @@ impl Owner {
     fn go_on(&mut self) {
         let drives = &self.drives;
         let is_leaving = |id: &TenantId| {
-            drives.values().any(|drive| drive.tenants.get(id).is_some_and(|live| live.leaving.is_some_and(|it| it > 0)))
+            let is_tenant = |live: &Live| live.leaving.is_some_and(|it| it > 0);
+            let leaves = |drive: &ServedDrive| drive.tenants.get(id).is_some_and(is_tenant);
+            drives.values().any(|drive| leaves(drive) || drive.reencryptions.is_leaving(*id))
         };
         let (later, now) =
             std::mem::take(&mut self.put_off).into_iter().partition(|(tenants, _)| tenants.iter().any(is_leaving));
@@ -320,6 +331,16 @@ fn start_forecasts() -> std::io::Result<Forecasts> {
     };
     std::thread::Builder::new().name("forecasts".into()).spawn(run)?;
     Ok(forecasts.noting())
+}
+
+/// Has the present windows of re-encryptions end: commands in flight wait for that. A drive that does not answer is
+/// waited for no longer than when its pollers end.
+pub(crate) fn stop_reencryptions<'d>(drives: impl Iterator<Item = &'d mut ServedDrive>) {
+    let ending: Vec<_> = drives.filter_map(ServedDrive::stop_reencryption).collect();
+    let deadline = Instant::now() + WINDOW_LIMIT;
+    for ended in ending {
+        let _ = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
 }
 
 /// Waits for clients' threads, which were told to end.

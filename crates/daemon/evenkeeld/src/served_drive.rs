@@ -24,6 +24,7 @@ use observe::DriveView;
 use observe::clock::Clock;
 
 use crate::disk_keys::DiskKeys;
+use crate::disk_reencryption::Reencryptions;
 use crate::error_texts::not_durable;
 use crate::log;
 use crate::namespaces::Then;
@@ -105,6 +106,7 @@ pub struct ServedDrive {
     /// What is done once no poller has a disk's former key, in the order of the erasures.
     pub(crate) erasing: BTreeMap<TenantId, Vec<Then>>,
     pub(crate) wiper: Wiper,
+    pub(crate) reencryptions: Reencryptions,
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
     groups: Arc<GroupIds>,
@@ -140,6 +142,7 @@ impl ServedDrive {
             detaching: BTreeMap::new(),
             erasing: BTreeMap::new(),
             wiper: Wiper::default(),
+            reencryptions: Reencryptions::default(),
             forecasts: forecasts.clone(),
             groups,
             disk_keys,
@@ -177,6 +180,7 @@ impl ServedDrive {
     /// A tenant that can't be served, or a thread that can't be started.
     pub fn start_tenants(&mut self) -> Result<()> {
         let config = self.state.shared_config();
+        self.read_changes();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
@@ -200,6 +204,8 @@ impl ServedDrive {
             Happening::Wiped(step) => self.wiped(step),
             Happening::Looked(range, pieces) => self.overwrite(range, pieces),
             Happening::WiperLeft(id) => self.wiper_left(id),
+            Happening::Reencrypted(id, result) => self.reencrypted(id, result),
+            Happening::ReencrypterLeft(id) => self.reencrypter_left(id),
             Happening::DriveFailing(what) => self.drive_fails(&what),
         }
     }

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::check::CheckValue;
-use crate::host_key::HostKey;
-use crate::secret::DataSecret;
+use crate::host_key::HostKeys;
 use crate::wrapped::WrappedKey;
 
 /// What the record of an encrypted disk says about its key.
@@ -13,6 +12,13 @@ use crate::wrapped::WrappedKey;
 pub enum StoredKey {
     /// The key itself, wrapped by the host key.
     Host(WrappedKey),
+    /// The disk is re-encrypted. A journal says how far that is.
+    Changing {
+        /// The key of what is not re-encrypted yet.
+        former: WrappedKey,
+        /// The key of what is.
+        next: WrappedKey,
+    },
     /// The tenant has the key.
     Tenant {
         /// Tells the key from others. `None`: none was handed over yet.
@@ -24,21 +30,34 @@ impl StoredKey {
     /// The key's owner, as configurations name it.
     pub fn owner(&self) -> &'static str {
         match self {
-            Self::Host(_) => "host",
+            Self::Host(_) | Self::Changing { .. } => "host",
             Self::Tenant { .. } => "tenant",
         }
     }
 
     /// The host can replace the key.
     pub fn is_of_host(&self) -> bool {
-        matches!(self, Self::Host(_))
+        matches!(self, Self::Host(_) | Self::Changing { .. })
     }
 
-    /// A random key for the disk with that serial number, and the form in which it is stored. `None`: the system gives
-    /// no random bytes.
-    pub fn random(host: &HostKey, serial: &str) -> Option<(DataSecret, Self)> {
-        let secret = DataSecret::random().ok()?;
-        let wrapped = WrappedKey::wrap(&secret, host, serial)?;
-        Some((secret, Self::Host(wrapped)))
+    /// The disk is on its way from one key to another.
+    pub fn is_changing(&self) -> bool {
+        matches!(self, Self::Changing { .. })
+    }
+
+    /// The key wrapped by the present host key. `None`: it is already, or does not open.
+    pub fn wrapped_anew(&self, hosts: &HostKeys, serial: &str) -> Option<Self> {
+        let anew = |key: &WrappedKey| key.wrapped_anew(hosts, serial);
+        match self {
+            Self::Host(key) => anew(key).map(Self::Host),
+            Self::Changing { former, next } => match (anew(former), anew(next)) {
+                (None, None) => None,
+                (its_former, its_next) => Some(Self::Changing {
+                    former: its_former.unwrap_or_else(|| former.clone()),
+                    next: its_next.unwrap_or_else(|| next.clone()),
+                }),
+            },
+            Self::Tenant { .. } => None,
+        }
     }
 }

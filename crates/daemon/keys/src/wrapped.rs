@@ -41,6 +41,11 @@ pub enum UnwrapError {
 }
 
 impl WrappedKey {
+    /// A random key for the disk with that serial number. `None`: the system gives no random bytes.
+    pub fn random(host: &HostKey, serial: &str) -> Option<Self> {
+        Self::wrap(&DataSecret::random().ok()?, host, serial)
+    }
+
     /// Wraps a disk's key. `None`: OpenSSL has no random bytes or no memory.
     pub fn wrap(secret: &DataSecret, host: &HostKey, serial: &str) -> Option<Self> {
         let mut nonce = [0; NONCE_BYTES];

@@ -34,6 +34,7 @@ const HEAD: &str = "\
 # [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
 # start: a mark of the image too, another one with each start; an older copy of the image is refused by it.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
+# key.changing: the disk is re-encrypted; the file beside this one that ends with its name says how far that is.
 # The record of a [[namespace]] is a [[tenant]] here, too.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
@@ -179,6 +180,13 @@ impl LayoutFile {
     /// The file; `None` where nothing is kept.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// Where the journal of a re-encryption of the disk with that serial number is kept; `None` where nothing is.
+    pub fn key_journal(&self, serial: &str) -> Option<PathBuf> {
+        let mut path = self.path.clone()?.into_os_string();
+        path.push(format!(".reencrypt-{}", file_name_of(serial)));
+        Some(path.into())
     }
 
     /// Records `layout`, durably once this returns. Writes nothing if the file has it already.

@@ -66,6 +66,11 @@ impl Placement {
         self.grows_from_bytes.unwrap_or_else(|| self.size_bytes())
     }
 
+    /// Whether it is on its way from one key to another.
+    pub fn is_reencrypted(&self) -> bool {
+        self.key.as_ref().is_some_and(StoredKey::is_changing)
+    }
+
     /// All of it, also what it is still to grow by, to look up where a byte lies.
     pub fn to_look_up(&self) -> Extents {
         Extents::new(self.extents.iter().map(|extent| (extent.offset_bytes, extent.size_bytes)))

@@ -49,6 +49,8 @@ pub enum DiskCommand {
     Delete(String, Deletion, Reply<Result<Vec<Operation>, DiskError>>),
     /// Give an encrypted disk another key; answered once nothing has the former one.
     Erase(String, Erasure, Reply<Result<Disk, DiskError>>),
+    /// Give an encrypted disk another key, and keep its data.
+    Reencrypt(String, Reply<Result<Disk, DiskError>>),
     /// A tenant's own key of a disk; answered once nothing has a former one.
     Unlock(String, Handed, Reply<Result<Disk, DiskError>>),
     /// The lines of a host key's file, for all disks.

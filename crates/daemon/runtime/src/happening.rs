@@ -20,7 +20,7 @@ pub enum Happening {
     Format(TenantId, FormatRecord),
     /// A controller has released its namespace of that identifier.
     NamespaceLeft(TenantId, u32),
-    /// No poller has the former key of an erased disk any more.
+    /// No poller has the former key of a disk any more.
     Erased(TenantId),
     /// How far the range of a new tenant is.
     Zeroed(Zeroed),
@@ -30,6 +30,10 @@ pub enum Happening {
     Looked(Wiping, Vec<Range<u64>>),
     /// A poller has released the wiper.
     WiperLeft(TenantId),
+    /// A disk has its next key everywhere; or why that can't be.
+    Reencrypted(TenantId, std::result::Result<(), String>),
+    /// A poller has released the re-encrypter.
+    ReencrypterLeft(TenantId),
     /// The drive itself tells what goes wrong with it.
     DriveFailing(String),
 }

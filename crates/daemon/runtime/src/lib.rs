@@ -11,6 +11,7 @@
 //! | `iteration_times`, `poller_watchdog` | what a poller does with its time; whether it makes progress |
 //! | `drive`, `nvme_drive` | the back ends |
 //! | `zeroer` | zeroes ranges before a guest sees them |
+//! | `key_journal` | how far a re-encryption is, in a file |
 //! | `happening` | what these threads tell the owner |
 //! | `command` | messages to the owner, and where its answers go |
 //! | `threads`, `panics`, `stderr`, `open_files` | what every thread needs |
@@ -27,6 +28,7 @@ pub mod front_end;
 pub mod group_ids;
 pub mod happening;
 pub mod iteration_times;
+pub mod key_journal;
 pub mod nvme_drive;
 pub mod open_files;
 pub mod panics;

@@ -12,7 +12,7 @@ use layout::{Layout, Placement, Wanted, WipeMethod, Wiping};
 use crate::attachments::{At, Attachments, NamespaceOrder};
 use crate::command::{Command, Effect, Effects, NewDisk, Record};
 use crate::disks::{Disk, Disks, Kind, Phase, zeroing_of};
-use crate::errors::{broken, no_room, no_room_to_grow, no_shrinking, nobody, not_encrypted};
+use crate::errors::{being_reencrypted, broken, no_room, no_room_to_grow, no_shrinking, nobody, not_encrypted};
 use crate::jobs::Jobs;
 
 /// What the daemon knows of the drive itself.
@@ -288,6 +288,10 @@ impl DriveState {
         if size_bytes < had_bytes {
             return Err(no_shrinking(name, had_bytes));
         }
+        let is_changing = |name| self.placement(name).is_some_and(Placement::is_reencrypted);
+        if size_bytes > had_bytes && is_changing(name) {
+            return Err(being_reencrypted(name));
+        }
         let can_zero = self.facts.can_zero;
         let Some(mut layout) = self.layout().cloned() else { return Ok(Effects::default()) };
         if size_bytes > had_bytes {
@@ -477,6 +481,9 @@ impl DriveState {
             return Err(refused("another tenant has it too"));
         }
         let name = self.disks.get(namespace.unwrap_or(id)).map(|disk| disk.name.clone()).ok_or_else(|| nobody(id))?;
+        if self.placement(&name).is_some_and(Placement::is_reencrypted) {
+            return Err(being_reencrypted(&name));
+        }
         if !self.layout_mut().is_some_and(|layout| layout.format(&name, lba_bytes, has_ended)) {
             return Err(refused("its blocks can have 512 or 4096 bytes"));
         }

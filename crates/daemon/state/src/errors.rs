@@ -107,6 +107,12 @@ pub fn declared(name: &str, config: &Config) -> DiskError {
     DiskError::new(Reason::Declared, title, format!("change it there, and run `evenkeel apply {file}`"))
 }
 
+/// A disk is on its way from one key to another.
+pub fn being_reencrypted(name: &str) -> DiskError {
+    let title = format!("disk {name:?} is being re-encrypted");
+    DiskError::new(Reason::Reencrypting, title, "`evenkeel operations` shows how far that is; ask again after it")
+}
+
 /// A bug.
 pub fn broken() -> DiskError {
     DiskError::new(Reason::Failed, "the daemon has lost track of it", "please report this, with the daemon's log")

@@ -38,7 +38,7 @@ fn refused(output: &Output) -> String {
     errors(output)
 }
 
-fn listed(home: &Home, command: &[&str]) -> Vec<Value> {
+pub(crate) fn listed(home: &Home, command: &[&str]) -> Vec<Value> {
     let told: Value = serde_json::from_str(&text(&ask(home, command))).unwrap();
     told["items"].as_array().unwrap().clone()
 }

@@ -6,8 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use crate::apply::listed;
 use crate::disks::{done, refused};
-use crate::guest::pattern;
+use crate::guest::{Guest, pattern};
 use crate::harness::{Home, wait_for};
 
 fn config(keys: &str) -> String {
@@ -200,5 +201,99 @@ fn another_host_key_takes_over_while_a_client_goes_on() {
     assert_eq!(done(&home, "show secret")["state"], "locked");
     done(&home, &rewrap);
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
+    daemon.stop();
+}
+
+/// How far the re-encryption of "secret" is, in bytes. `None`: it is over.
+fn reencrypted_bytes(home: &Home) -> Option<u64> {
+    let operations = listed(home, &["operations", "--json"]);
+    let its = operations.iter().find(|it| it["kind"] == "reencrypt" && it["disk"] == "secret")?;
+    assert_ne!(its["state"], "failed", "{its}");
+    its["done_bytes"].as_u64()
+}
+
+/// A disk with two keys that a guest, a kill, a stop or an erasure meets half-way.
+#[test]
+fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
+    let home = Home::new();
+    host_key(&home);
+    let keys = "[keys]\nhost_key = \"HOST/host.key\"\n";
+    let sized = config(keys).replace("size = \"64MiB\"", "size = \"160MiB\"");
+    home.configure(&sized.replace("name = \"secret\"", "name = \"declared\""));
+    let daemon = home.serve();
+    done(&home, "create secret --size 128MiB --encryption host --wait");
+    let data = pattern(1, 64 << 10);
+    let places = [0, 5000, 16000, 32752];
+    let mut guest = home.attach("secret");
+    places.iter().for_each(|at| guest.write(*at, &data).unwrap());
+    let is_kept = |guest: &mut Guest| places.iter().all(|at| guest.read(*at, 16).unwrap() == data);
+    drop(guest);
+    let half_way = || {
+        wait_for("the middle of the disk", || {
+            let bytes = reencrypted_bytes(&home).expect("it is not over yet");
+            (bytes > 16 << 20).then_some(())
+        });
+    };
+    let over = || wait_for("its end", || reencrypted_bytes(&home).is_none().then_some(()));
+    let image = || fs::read(home.path("drive.img")).unwrap();
+
+    // Under a guest that verifies what it reads.
+    let load = home.load("secret", "--rw randrw --bs 16k --iodepth 8 --offset 70M --size 32M --verify --runtime 60s");
+    wait_for("the guest", || (done(&home, "show secret")["attached"] == true).then_some(()));
+    let before = image();
+    done(&home, "reencrypt secret");
+    let told = refused(&home, "reencrypt secret");
+    assert!(told.contains("disk \"secret\" is being re-encrypted"), "{told}");
+    let told = refused(&home, "grow secret --size 130MiB");
+    assert!(told.contains("disk \"secret\" is being re-encrypted"), "{told}");
+    over();
+    load.stop();
+    let after = image();
+    let sectors = || before.chunks(4096).zip(after.chunks(4096));
+    let same = sectors().filter(|(one, other)| one == other && one.iter().any(|byte| *byte != 0)).count();
+    assert_eq!(same, 0, "sectors that have their former key");
+    assert!(sectors().any(|(one, other)| one == other), "sectors that were empty");
+    assert!(is_kept(&mut home.attach("secret")));
+
+    // Killed, and stopped.
+    done(&home, "reencrypt secret");
+    half_way();
+    drop(daemon);
+    let daemon = home.serve();
+    assert!(is_kept(&mut home.attach("secret")));
+    half_way();
+    daemon.stop();
+    let daemon = home.serve();
+    over();
+    assert!(is_kept(&mut home.attach("secret")));
+    assert_eq!(
+        fs::read_dir(home.path(""))
+            .unwrap()
+            .filter(|it| { it.as_ref().unwrap().file_name().to_string_lossy().contains("reencrypt") })
+            .count(),
+        0,
+        "no journal stays"
+    );
+
+    // Its journal is lost: locked, rather than half of it noise. And it can be erased.
+    done(&home, "reencrypt secret");
+    half_way();
+    drop(daemon);
+    let journal = fs::read_dir(home.path("")).unwrap().map(|it| it.unwrap().path());
+    let journal = journal.filter(|path| path.to_string_lossy().contains("reencrypt")).collect::<Vec<_>>();
+    fs::write(&journal[0], "").unwrap();
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show secret")["state"], "locked");
+    daemon.wait_log("the journal of its re-encryption", 1);
+    done(&home, "erase secret --yes");
+    assert_eq!((done(&home, "show secret")["state"].clone(), reencrypted_bytes(&home)), ("served".into(), None));
+    // Amid another one.
+    home.attach("secret").write(0, &data).unwrap();
+    done(&home, "reencrypt secret");
+    half_way();
+    done(&home, "erase secret --yes");
+    assert_eq!(reencrypted_bytes(&home), None);
+    let noise = home.attach("secret").read(0, 16).unwrap();
+    assert!(noise != data && noise.iter().any(|byte| *byte != 0));
     daemon.stop();
 }

@@ -95,6 +95,7 @@ const COMMANDS: &[(&str, &str, Prints)] = &[
     ("disk create", "own --size 4MiB --encryption tenant", Prints::Thing),
     ("disk unlock", "own --key-file HOST/own.key", Prints::Thing),
     ("disk erase", "web --yes", Prints::Refusal),
+    ("disk reencrypt", "web", Prints::Refusal),
     ("disk rewrap", "--host-key HOST/host.key", Prints::Thing),
     ("disk delete", "web --yes", Prints::Items),
     ("operations", "", Prints::Items),

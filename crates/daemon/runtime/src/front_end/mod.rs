@@ -9,6 +9,7 @@ mod fit;
 mod nvme;
 mod nvme_client;
 mod reached;
+mod reencrypter;
 mod ublk;
 mod virtio;
 mod virtio_client;
@@ -28,6 +29,9 @@ pub use self::nvme::{
     NSID, Order as NvmeOrder, OwnPromise, attach as attach_namespace, for_parts as for_controller_parts,
 };
 pub use self::reached::Reached;
+pub use self::reencrypter::{
+    BY_FORMER, BY_NEXT, Job as ReencryptionJob, Order as Reencrypt, RAW, Reencrypter, Wish as ReencrypterWish,
+};
 pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
 pub use self::wiper::{Order as Wipe, Wiper};
 use crate::poller_thread::{Message, PollerSender};
@@ -289,6 +293,8 @@ front_ends! {
         Ublk(ublk::UblkQueues),
         /// The daemon's own, for what deleted disks left.
         Wiper(wiper::Wiper),
+        /// The daemon's own, for a disk that gets another key.
+        Reencrypter(reencrypter::Reencrypter),
     }
 }
 
