@@ -370,8 +370,8 @@ async fn erase(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Erase(name, erasure, reply)).await??))
 }
 
-/// Begins to give an encrypted disk another key. Its data stays, also while guests use it; `GET /v1/operations` shows the
-/// progress. Only for disks with a key of the host's.
+/// Begins to give an encrypted disk another key. Its data stays, also while guests use it. `GET /v1/operations` shows
+/// the progress. Only for disks with a key of the host's.
 #[utoipa::path(
     post, path = "/v1/disks/{name}/reencrypt", params(("name" = String, Path, description = "Name of the disk")),
     responses(

@@ -61,11 +61,10 @@ impl Observer {
         let (live, scrape) = (Live::new(events, clock), Scrape::new(state_dir, clock, ledger));
         let sources = Sources { daemon, clock, verdicts, live, scrape };
         let run = move || {
-            threads::enter(ThreadKind::Metrics);
             panics::drill();
             sources.answer_all(&asked);
         };
-        std::thread::Builder::new().name("observer".into()).spawn(run).context("can't start the observer's thread")?;
+        threads::spawn("observer", ThreadKind::Metrics, run).context("can't start the observer's thread")?;
         Ok(Self { jobs })
     }
 

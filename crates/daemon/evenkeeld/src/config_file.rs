@@ -45,12 +45,11 @@ impl OwnFile {
         let opened = self.directory.try_clone();
         let name = self.name.clone();
         let read = move || {
-            threads::enter(ThreadKind::OwnFile);
             let text = opened.map_err(|error| error.to_string()).and_then(|directory| read(&directory, &name));
             daemon.tell(Command::OwnFile(text));
         };
         // The sender of the signal may send another.
-        let _ = std::thread::Builder::new().name("own-file".into()).spawn(read);
+        let _ = threads::spawn("own-file", ThreadKind::OwnFile, read);
     }
 }
 

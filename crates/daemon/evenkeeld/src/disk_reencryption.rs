@@ -4,7 +4,6 @@
 //! [`KeyChange`] before its first command; then the [`Reencrypter`] goes through the disk. One disk of a drive is
 //! re-encrypted at a time. Whatever was begun and not ended goes on at the next start.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
@@ -22,55 +21,12 @@ use state::Command as StateCommand;
 use state::errors::{being_deleted, broken, not_encrypted};
 
 use crate::error_texts::disk_error;
+use crate::reencryption_state::{Busy, Reencryptions, State};
 use crate::served_drive::ServedDrive;
 use runtime::front_end::{BY_FORMER, BY_NEXT, RAW, Reencrypt, Reencrypter, ReencrypterWish, ReencryptionJob};
 use runtime::happening::Happening;
 use runtime::key_journal;
 use runtime::poller_thread::Message;
-use runtime::pollers::PollerId;
-
-/// The re-encryptions of a drive.
-#[derive(Default)]
-pub(crate) struct Reencryptions {
-    state: State,
-    /// Disks whose pollers do not all know yet that they are re-encrypted.
-    untold: BTreeSet<String>,
-    /// Disks that the drive or a journal failed, and why.
-    failed: BTreeMap<String, String>,
-}
-
-/// Where the re-encrypter is.
-#[derive(Default)]
-enum State {
-    #[default]
-    Away,
-    Busy(Busy),
-    /// It was told to go.
-    Leaving(TenantId),
-}
-
-/// The re-encrypter at work.
-struct Busy {
-    poller: PollerId,
-    id: TenantId,
-    disk: String,
-    begun: Instant,
-    begun_at_bytes: u64,
-}
-
-impl Reencryptions {
-    fn busy(&self) -> Option<&Busy> {
-        match &self.state {
-            State::Busy(busy) => Some(busy),
-            State::Away | State::Leaving(_) => None,
-        }
-    }
-
-    /// Whether that is the re-encrypter, and it was told to go.
-    pub(crate) fn is_leaving(&self, id: TenantId) -> bool {
-        matches!(self.state, State::Leaving(leaving) if leaving == id)
-    }
-}
 
 impl ServedDrive {
     /// Has a disk re-encrypted by another key, as the API asks for it.

@@ -101,12 +101,11 @@ impl ServedDrive {
         let Some(drive) = self.pollers.zeroer() else { return false };
         let (range, teller) = (range.clone(), self.teller.clone());
         let look = move || {
-            threads::enter(ThreadKind::Zeroing);
             let Wiping { offset_bytes, size_bytes, wiped_bytes, .. } = range;
             let pieces = drive.data(offset_bytes + wiped_bytes, size_bytes - wiped_bytes);
             teller.tell(Happening::Looked(range, pieces));
         };
-        std::thread::Builder::new().name("data".into()).spawn(look).is_ok()
+        threads::spawn("data", ThreadKind::Zeroing, look).is_ok()
     }
 
     /// Has the wiper overwrite these pieces of a range, which are all that may hold data.

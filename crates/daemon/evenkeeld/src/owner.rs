@@ -14,7 +14,7 @@ use io_model::TenantId;
 use promises::forecasts::{self, Forecasts};
 
 use crate::config_file::OwnFile;
-use crate::served_drive::{Common, Live, ServedDrive, answer};
+use crate::served_drive::{Common, ServedDrive, answer};
 use crate::service_manager::Notices;
 use crate::startup::Opened;
 use crate::status;
@@ -289,11 +289,7 @@ impl Owner {
     /// Pollers have let go of a tenant: carries out what waited for that.
     fn go_on(&mut self) {
         let drives = &self.drives;
-        let is_leaving = |id: &TenantId| {
-            let is_tenant = |live: &Live| live.leaving.is_some_and(|it| it > 0);
-            let leaves = |drive: &ServedDrive| drive.tenants.get(id).is_some_and(is_tenant);
-            drives.values().any(|drive| leaves(drive) || drive.reencryptions.is_leaving(*id))
-        };
+        let is_leaving = |id: &TenantId| drives.values().any(|drive| drive.is_leaving(*id));
         let (later, now) =
             std::mem::take(&mut self.put_off).into_iter().partition(|(tenants, _)| tenants.iter().any(is_leaving));
         self.put_off = later;

@@ -24,10 +24,10 @@ use observe::DriveView;
 use observe::clock::Clock;
 
 use crate::disk_keys::DiskKeys;
-use crate::disk_reencryption::Reencryptions;
 use crate::error_texts::not_durable;
 use crate::log;
 use crate::namespaces::Then;
+use crate::reencryption_state::Reencryptions;
 use crate::startup::{self, OpenedDrive};
 use crate::wipe_state::Wiper;
 use observe::events::EventLog;

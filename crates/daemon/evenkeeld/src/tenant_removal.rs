@@ -46,11 +46,7 @@ impl ServedDrive {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
             // had, that is what happens, for a second.
-            let close = move || {
-                threads::enter(ThreadKind::Closing);
-                drop(server);
-            };
-            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
+            let _ = threads::spawn("closing", ThreadKind::Closing, move || drop(server));
         }
         live.leaving = Some(live.pollers.len());
         for poller in &live.pollers {
@@ -137,6 +133,12 @@ impl ServedDrive {
                 (self.around.sink)(Level::Warn.of_tenant(&name), &line);
             }
         }
+    }
+
+    /// Whether pollers have yet to let go of what was told to leave.
+    pub(crate) fn is_leaving(&self, id: TenantId) -> bool {
+        let is_tenant = self.tenants.get(&id).is_some_and(|live| live.leaving.is_some_and(|pollers| pollers > 0));
+        is_tenant || self.reencryptions.is_leaving(id)
     }
 
     /// Whether a client has a tenant's disk now.

@@ -1,4 +1,5 @@
-//! Keys of disks, from where they come from to how they are stored. Files: the host key's, and journals of re-encryptions.
+//! Keys of disks, from where they come from to how they are stored. Two files: the host key's, and journals of
+//! re-encryptions.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -18,8 +18,7 @@ pub fn start(
     recorded: impl Fn(Result<(), String>) + Send + 'static,
 ) -> io::Result<impl Fn(Position) + Send + 'static> {
     let (sender, positions) = channel::<Position>();
-    std::thread::Builder::new().name("key-journal".into()).spawn(move || {
-        threads::enter(ThreadKind::Zeroing);
+    threads::spawn("key-journal", ThreadKind::Zeroing, move || {
         for Position { start_bytes, former } in positions {
             recorded(journal.record(start_bytes, &former).map_err(|error| error.to_string()));
         }

@@ -2,7 +2,6 @@
 //! its rights by then.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -117,12 +116,9 @@ impl<D: PciDevice + 'static> ServedNvme<D> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(idle) = idle {
             let (name, owner) = (Arc::clone(&self.name), Arc::clone(&self.owner));
-            let serve = move || {
-                threads::enter(ThreadKind::Drive);
-                idle.run(|notice| tell(&name, notice, owner.get()));
-            };
-            let named = thread::Builder::new().name(format!("nvme-{}", self.name));
-            named.spawn(serve).context("no thread for the drive")?;
+            let serve = move || idle.run(|notice| tell(&name, notice, owner.get()));
+            let spawned = threads::spawn(format!("nvme-{}", self.name), ThreadKind::Drive, serve);
+            spawned.context("no thread for the drive")?;
         }
         Ok(&self.drive)
     }

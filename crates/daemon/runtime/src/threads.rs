@@ -1,6 +1,25 @@
 //! What each of the daemon's threads does first.
 
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
 use confine::ThreadKind;
+
+/// Starts a thread of that name, which confines itself before it runs.
+///
+/// # Errors
+/// The kernel has no thread left.
+pub fn spawn<T: Send + 'static>(
+    name: impl Into<String>,
+    kind: ThreadKind,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let confined = move || {
+        enter(kind);
+        run()
+    };
+    Builder::new().name(name.into()).spawn(confined)
+}
 
 /// Confines the thread to the system calls that it needs.
 pub fn enter(kind: ThreadKind) {

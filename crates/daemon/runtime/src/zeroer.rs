@@ -55,10 +55,7 @@ impl Zeroing {
         let (jobs, queue) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let worker = Worker { drive, teller, stop: Arc::clone(&stop) };
-        let spawned = std::thread::Builder::new().name("zeroing".into()).spawn(move || {
-            threads::enter(ThreadKind::Zeroing);
-            worker.run(&queue);
-        });
+        let spawned = threads::spawn("zeroing", ThreadKind::Zeroing, move || worker.run(&queue));
         spawned.context("can't start the thread that zeroes new ranges")?;
         Ok(Self { jobs, stop, in_work: BTreeMap::new() })
     }
