@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping, Refused};
-use io_model::{Backend, Command, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, TenantId};
+use io_model::{Backend, Command, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, Passage, TenantId};
 
 use crate::bounces::{Bounce, Bounces};
-use crate::change::{Held, KeyChange, Passage};
+use crate::change::KeyChange;
 use crate::key::DiskCipher;
 use crate::keys::{Access, DiskId, Keys};
 
@@ -33,8 +33,6 @@ pub struct Encrypted<B> {
     work: VecDeque<u32>,
     /// Writes that wait for a bounce buffer, in order.
     waiting: VecDeque<u32>,
-    /// Commands to ranges that are being re-encrypted.
-    held: VecDeque<(HwqId, Io)>,
     finished: VecDeque<(HwqId, Done)>,
     budget_bytes: u64,
     scratch: Box<[u8]>,
@@ -55,7 +53,9 @@ struct Flight {
     part_bytes: u64,
     /// How much of the part the cipher has done.
     ciphered: u64,
-    /// Of a disk that is re-encrypted.
+    /// Of a disk that is re-encrypted: data before it has the next key.
+    boundary_bytes: u64,
+    /// Of a command that began before its disk was re-encrypted.
     passage: Option<Passage>,
 }
 
@@ -70,7 +70,6 @@ impl<B: Backend> Encrypted<B> {
             flights: Flights::default(),
             work: VecDeque::new(),
             waiting: VecDeque::new(),
-            held: VecDeque::new(),
             finished: VecDeque::new(),
             budget_bytes: BUDGET_BYTES,
             scratch: Box::default(),
@@ -104,12 +103,12 @@ impl<B: Backend> Encrypted<B> {
         self.finished.reserve(depth);
     }
 
-    /// Commands in flight to a disk that is re-encrypted from now on: nothing of it is held yet.
+    /// Counts commands in flight to a disk that is re-encrypted from now on. Nothing of it is held yet.
     fn count_flights(&mut self) {
         for flight in self.flights.entries.iter_mut().flatten().filter(|flight| flight.passage.is_none()) {
             let Command { tenant, disk, tenant_offset_bytes, len_bytes, .. } = flight.command;
             if let Some(Slot::Changing(Changing { change, .. })) = self.ciphers.of((tenant, disk)) {
-                flight.passage = change.enter(tenant_offset_bytes, len_bytes).ok();
+                flight.passage = change.held().enter(tenant_offset_bytes, len_bytes).ok();
             }
         }
     }
@@ -124,19 +123,27 @@ impl<B: Backend> Encrypted<B> {
         if let Err(refused) = check(&io.command, &io.buf, sector_bytes) {
             return self.finish(hwq, io.done(Err(refused)));
         }
-        let Command { tenant_offset_bytes, len_bytes, .. } = io.command;
-        let passage = match change.map(|change| change.enter(tenant_offset_bytes, len_bytes)) {
-            None => None,
-            Some(Ok(passage)) => Some(passage),
-            Some(Err(Held::Waits)) => return self.held.push_back((hwq, io)),
-            Some(Err(Held::Failed)) => return self.finish(hwq, io.done(Err(DeviceError::Medium))),
-        };
         let Io { tag, command, buf } = io;
-        if len_bytes == 0 {
+        if command.len_bytes == 0 {
             return self.inner.submit(hwq, Io { tag, command, buf }, now);
         }
-        let (bounce, part_at, part_bytes, ciphered) = (None, 0, 0, 0);
-        let flight = |buf| Flight { hwq, tag, command, buf, bounce, part_at, part_bytes, ciphered, passage };
+        let (boundary_bytes, passage) = change.map_or((0, None), |change| {
+            // Counted already, unless it was fetched before its disk was re-encrypted. Then nothing is held yet.
+            let passage = change.held().enter(command.tenant_offset_bytes, command.len_bytes).ok();
+            (change.held().range().start, passage)
+        });
+        let flight = |buf| Flight {
+            hwq,
+            tag,
+            command,
+            buf,
+            bounce: None,
+            part_at: 0,
+            part_bytes: 0,
+            ciphered: 0,
+            boundary_bytes,
+            passage,
+        };
         if command.op != Op::Write {
             let below = self.flights.insert(flight(IoBuf::default())) | OURS;
             return self.inner.submit(hwq, Io { tag: below, command, buf }, now);
@@ -235,15 +242,6 @@ impl<B: Backend> Encrypted<B> {
         self.finish(hwq, Done { tag, outcome, buf });
     }
 
-    /// Commands that waited for a re-encryption begin, or wait on.
-    fn retry_held(&mut self) {
-        for _ in 0..self.held.len() {
-            if let Some((hwq, io)) = self.held.pop_front() {
-                self.submit(hwq, io, self.now);
-            }
-        }
-    }
-
     fn finish(&mut self, hwq: HwqId, done: Done) {
         self.finished.push_back((hwq, done));
     }
@@ -268,8 +266,7 @@ impl Flight {
     /// or the disk has one key.
     fn before_boundary(&self) -> Option<u64> {
         let at = self.command.tenant_offset_bytes + self.part_at + self.ciphered;
-        let boundary_bytes = self.passage.as_ref()?.boundary_bytes;
-        (at < boundary_bytes).then(|| boundary_bytes - at)
+        self.boundary_bytes.checked_sub(at).filter(|bytes| *bytes > 0)
     }
 
     /// The next `scratch.len()` bytes of the part: between the guest's memory, `scratch`, and a write's bounce buffer.
@@ -329,7 +326,6 @@ impl<B: Backend> Backend for Encrypted<B> {
     fn kick(&mut self) {
         self.take_keys();
         self.budget_bytes = BUDGET_BYTES;
-        self.retry_held();
         self.cipher();
         self.inner.kick();
     }
@@ -350,13 +346,12 @@ impl<B: Backend> Backend for Encrypted<B> {
         below.drain(..).for_each(|(id, outcome, buf)| self.is_done_below(id, outcome, buf));
         self.flights.below = below;
         self.serve_waiting();
-        self.retry_held();
         self.cipher();
         self.finished.drain(..).for_each(|(hwq, one)| done(hwq, one));
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        let has_work = !self.work.is_empty() || !self.finished.is_empty() || !self.held.is_empty();
+        let has_work = !self.work.is_empty() || !self.finished.is_empty();
         if has_work { Some(self.now) } else { self.inner.next_event() }
     }
 

@@ -1,12 +1,18 @@
 //! Which bytes of a drive are a disk's.
 
+use std::sync::Arc;
+
+use crate::HeldRange;
+
 /// Where a disk lies on a drive: its pieces in the disk's order. A look-up costs one comparison for a disk in one
 /// piece, and a short search for one that grew behind a neighbour.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Extents {
     /// Of the piece below, found without following a pointer.
     first: Piece,
     more: Box<[Piece]>,
+    /// Where commands may have to wait.
+    held: Option<Arc<HeldRange>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +34,19 @@ impl Extents {
             Piece { end_bytes, shift_bytes }
         });
         let first = pieces.next().unwrap_or(Piece { end_bytes: 0, shift_bytes: 0 });
-        Self { first, more: pieces.collect() }
+        Self { first, more: pieces.collect(), held: None }
+    }
+
+    /// The same pieces, in which a part may be held now and then.
+    #[must_use]
+    pub fn with_held(self, held: Option<Arc<HeldRange>>) -> Self {
+        Self { held, ..self }
+    }
+
+    /// What keeps commands away from a part of the disk at present.
+    #[inline]
+    pub(crate) fn held(&self) -> Option<&Arc<HeldRange>> {
+        self.held.as_ref().filter(|held| held.is_active())
     }
 
     /// Of a disk of `size_bytes` that starts at `base_bytes` of the drive.

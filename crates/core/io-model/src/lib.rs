@@ -13,6 +13,7 @@ mod backend;
 mod cache;
 mod command;
 mod extents;
+mod held_range;
 mod placed;
 mod token;
 pub mod units;
@@ -25,6 +26,7 @@ pub use cache::CacheDebt;
 pub use command::{Command, DeviceError, Op, Outcome, Place};
 pub use extents::Extents;
 pub use guest_memory::{IoBuf, Mapping, Refused};
+pub use held_range::{Held, HeldRange, Passage};
 pub use placed::Placed;
 pub use token::{Token, lost_tokens};
 

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use guest_memory::IoBuf;
 
-use crate::{Command, DeviceError, Extents, Fetch, Nanos, Op, Outcome, QueuePriority, Source, Token};
+use crate::{Command, DeviceError, Extents, Fetch, Held, Nanos, Op, Outcome, Passage, QueuePriority, Source, Token};
 
 /// Data of a command beyond this leaves in parts, so that its neighbours' commands get between them.
 const PART_BYTES: u64 = 1 << 20;
@@ -14,6 +14,9 @@ const PART_BYTES: u64 = 1 << 20;
 /// A command across the edge of a piece, or with more than 1 MiB of data, leaves in parts, one per
 /// [`fetch`](Source::fetch). It ends once all parts are back, with the first failure of them. A VQ that leaves stays
 /// live until the last part of its command is fetched; so the source, which waits for its commands, need not know.
+///
+/// A part that touches a [held](crate::HeldRange) range is fetched once it is released. Commands behind it in its VQ
+/// wait, too.
 #[derive(Debug)]
 pub struct Placed<S> {
     source: S,
@@ -34,6 +37,8 @@ struct Split {
     fetched_bytes: u64,
     in_flight: u32,
     outcome: Outcome,
+    /// Of parts in flight, and some that have ended.
+    passages: Vec<Passage>,
 }
 
 impl<S> Placed<S> {
@@ -60,7 +65,28 @@ impl<S: Source> Placed<S> {
         self.unfinished != 0 && self.unfinished >> vq & 1 != 0
     }
 
-    /// A command that does not lie in one piece: its first part, or its end if the disk has not all of it.
+    /// Whether something waits for a held range: nothing tells when that is released.
+    pub fn waits(&self) -> bool {
+        self.unfinished != 0 && (0..128).any(|vq| self.has_unfinished(vq) && self.is_held(vq))
+    }
+
+    /// The command of a VQ that has parts to be fetched.
+    fn unfinished_of(&self, vq: u16) -> Option<usize> {
+        let is_its = |split: &Split| split.token.vq() == vq && split.fetched_bytes < split.whole.len_bytes;
+        self.splits.iter().position(|entry| entry.as_ref().is_some_and(is_its))
+    }
+
+    /// Whether the next part of a VQ's command has to wait.
+    #[cold]
+    fn is_held(&self, vq: u16) -> bool {
+        let Some(split) = self.unfinished_of(vq).and_then(|at| self.splits[at].as_ref()) else { return false };
+        let Some(extents) = self.disks.get(usize::from(split.whole.disk)) else { return false };
+        let part = split.next_part(extents).zip(extents.held());
+        part.is_some_and(|(part, held)| held.delays(part.tenant_offset_bytes, part.len_bytes))
+    }
+
+    /// A command that does not lie in one piece, or whose disk may be held in part: its first part, or its end if the
+    /// disk has not all of it.
     #[cold]
     fn split(&mut self, whole: Command, buf: IoBuf, token: Token) -> Fetch {
         let vq = token.vq();
@@ -72,7 +98,7 @@ impl<S: Source> Placed<S> {
             self.source.complete(token, Err(DeviceError::OutOfRange), buf);
             return Fetch::Handled;
         }
-        let split = Split { whole, buf, token, fetched_bytes: 0, in_flight: 0, outcome: Ok(()) };
+        let split = Split { whole, buf, token, fetched_bytes: 0, in_flight: 0, outcome: Ok(()), passages: Vec::new() };
         match self.splits.iter_mut().find(|entry| entry.is_none()) {
             Some(free) => *free = Some(split),
             None => self.splits.push(Some(split)),
@@ -83,44 +109,62 @@ impl<S: Source> Placed<S> {
 
     #[cold]
     fn next_part(&mut self, vq: u16) -> Fetch {
-        let mut entries = self.splits.iter_mut().enumerate();
-        let unfinished = entries.find_map(|(at, entry)| {
-            let split = entry.as_mut()?;
-            (split.token.vq() == vq && split.fetched_bytes < split.whole.len_bytes).then_some((at, split))
-        });
-        let Some((at, split)) = unfinished else { return Fetch::Empty };
-        let start_bytes = split.whole.tenant_offset_bytes + split.fetched_bytes;
-        let rest_bytes = split.whole.len_bytes - split.fetched_bytes;
-        let extents = self.disks.get(usize::from(split.whole.disk));
-        let Some((offset_bytes, follow_bytes)) = extents.and_then(|extents| extents.locate(start_bytes)) else {
-            // Pieces only come: it was checked.
-            return Fetch::Empty;
-        };
-        let has_data = split.whole.op.has_data();
-        let len_bytes = rest_bytes.min(follow_bytes).min(if has_data { PART_BYTES } else { u64::MAX });
+        let Some(at) = self.unfinished_of(vq) else { return Fetch::Empty };
+        let Some(split) = &mut self.splits[at] else { return Fetch::Empty };
+        let Some(extents) = self.disks.get(usize::from(split.whole.disk)) else { return Fetch::Empty };
+        // Pieces only come: it was checked.
+        let Some(command) = split.next_part(extents) else { return Fetch::Empty };
+        let len_bytes = command.len_bytes;
+        match extents.held().map(|held| held.enter(command.tenant_offset_bytes, len_bytes)) {
+            None => {}
+            Some(Ok(passage)) => split.passages.push(passage),
+            Some(Err(Held::Waits)) => return Fetch::Empty,
+            Some(Err(Held::Failed)) => {
+                split.outcome = Err(DeviceError::Medium);
+                split.fetched_bytes = split.whole.len_bytes;
+                self.unfinished &= !(1 << vq);
+                self.end_if_over(at);
+                return Fetch::Handled;
+            }
+        }
+        let has_data = command.op.has_data();
         let buf = if has_data { split.buf.part(split.fetched_bytes, len_bytes) } else { IoBuf::default() };
         split.fetched_bytes += len_bytes;
         split.in_flight += 1;
-        if len_bytes == rest_bytes {
+        if split.fetched_bytes == split.whole.len_bytes {
             self.unfinished &= !(1 << vq);
         }
-        let command = Command { offset_bytes, tenant_offset_bytes: start_bytes, len_bytes, ..split.whole };
         Fetch::Command(command, buf, Token::of_part(vq, at as u32))
     }
 
     #[cold]
     fn end_part(&mut self, token: Token, outcome: Outcome) {
         let at = token.spend_part() as usize;
-        let Some(entry) = self.splits.get_mut(at) else { return };
-        let Some(split) = entry else { return };
+        let Some(Some(split)) = self.splits.get_mut(at) else { return };
         split.in_flight -= 1;
         split.outcome = split.outcome.and(outcome);
-        if split.in_flight == 0
-            && split.fetched_bytes == split.whole.len_bytes
-            && let Some(Split { buf, token, outcome, .. }) = entry.take()
-        {
+        if split.in_flight == 0 {
+            split.passages.clear();
+        }
+        self.end_if_over(at);
+    }
+
+    fn end_if_over(&mut self, at: usize) {
+        let is_over = |split: &mut Split| split.in_flight == 0 && split.fetched_bytes == split.whole.len_bytes;
+        if let Some(Split { buf, token, outcome, .. }) = self.splits[at].take_if(is_over) {
             self.source.complete(token, outcome, buf);
         }
+    }
+}
+
+impl Split {
+    /// The part that is fetched next. `None`: it lies outside of the disk.
+    fn next_part(&self, extents: &Extents) -> Option<Command> {
+        let tenant_offset_bytes = self.whole.tenant_offset_bytes + self.fetched_bytes;
+        let (offset_bytes, follow_bytes) = extents.locate(tenant_offset_bytes)?;
+        let most_bytes = if self.whole.op.has_data() { PART_BYTES } else { u64::MAX };
+        let len_bytes = (self.whole.len_bytes - self.fetched_bytes).min(follow_bytes).min(most_bytes);
+        Some(Command { offset_bytes, tenant_offset_bytes, len_bytes, ..self.whole })
     }
 }
 
@@ -156,13 +200,17 @@ impl<S: Source> Source for Placed<S> {
 
     #[inline]
     fn rung(&mut self) -> u128 {
-        self.source.rung()
+        self.source.rung() | self.unfinished
     }
 
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         let backlog = self.source.backlog(vq);
-        if self.has_unfinished(vq) { backlog.saturating_add(1) } else { backlog }
+        match self.has_unfinished(vq) {
+            false => backlog,
+            true if self.is_held(vq) => 0,
+            true => backlog.saturating_add(1),
+        }
     }
 
     #[inline]
@@ -176,7 +224,8 @@ impl<S: Source> Source for Placed<S> {
                 match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
                     Some((offset_bytes, follow_bytes))
                         if command.len_bytes <= follow_bytes
-                            && (command.len_bytes <= PART_BYTES || !command.op.has_data()) =>
+                            && (command.len_bytes <= PART_BYTES || !command.op.has_data())
+                            && (command.len_bytes == 0 || extents.is_some_and(|extents| extents.held().is_none())) =>
                     {
                         command.offset_bytes = offset_bytes;
                         Fetch::Command(command, buf, token)

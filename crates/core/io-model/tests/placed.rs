@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use io_model::{
-    Command, DeviceError, Extents, Fetch, IoBuf, Mapping, Op, Outcome, Place, Placed, Source, TenantId, Token,
+    Command, DeviceError, Extents, Fetch, HeldRange, IoBuf, Mapping, Op, Outcome, Place, Placed, Source, TenantId,
+    Token,
 };
 
 const VQS: u16 = 4;
@@ -273,4 +274,44 @@ fn a_long_transfer_leaves_in_parts_of_a_mebibyte_and_ends_once() {
         placed.complete(token, Ok(()), buf);
     }
     assert_eq!(placed.ended, [(0, Ok(()), 5 * MIB), (1, Ok(()), 0)]);
+}
+
+/// A command that uses a range while it is rewritten, or that waits for ever.
+#[test]
+fn commands_wait_for_a_held_range_and_others_do_not() {
+    let front = Front { waiting: (0..VQS).map(|_| VecDeque::new()).collect(), live: 0b1111, ended: Vec::new() };
+    let held = Arc::<HeldRange>::default();
+    let extents = Extents::new([(1 << 20, 8192), (4 << 20, 8192)]).with_held(Some(Arc::clone(&held)));
+    let mut placed = Placed::new(front, vec![extents]);
+    let place = Place { tenant: TenantId(9), disk: 0, base_bytes: 0 };
+    let ask = |placed: &mut Placed<Front>, vq: u16, id, at| {
+        placed.waiting[usize::from(vq)].push_back((id, place.command(Op::Discard, at, 4096), IoBuf::default()));
+    };
+    held.begin(0..0);
+    ask(&mut placed, 0, 1, 8192);
+    let Fetch::Command(command, buf, early) = placed.fetch(0) else { panic!("nothing is held") };
+    assert_eq!((command.offset_bytes, command.tenant_offset_bytes, command.len_bytes), (4 << 20, 8192, 4096));
+    held.hold(12288);
+    assert!(!held.is_quiet(), "a command is in flight there");
+    [(0, 2, 4096), (0, 3, 12288), (1, 4, 12288)].into_iter().for_each(|(vq, id, at)| ask(&mut placed, vq, id, at));
+    assert!(matches!(placed.fetch(0), Fetch::Empty) && placed.waits() && placed.live_vqs() & 1 != 0);
+    assert_eq!((placed.backlog(0), placed.backlog(1)), (0, 1), "what is behind it in its queue waits, too");
+    let Fetch::Command(.., elsewhere) = placed.fetch(1) else { panic!("it is elsewhere") };
+    placed.complete(early, Ok(()), buf);
+    assert!(held.is_quiet());
+    held.release(8192);
+    assert_eq!((placed.rung() & 1, placed.backlog(0), placed.waits()), (1, 2, false));
+    let Fetch::Command(command, _, token) = placed.fetch(0) else { panic!("it was released") };
+    assert_eq!((command.offset_bytes, command.len_bytes), ((1 << 20) + 4096, 4096));
+    [token, elsewhere].into_iter().for_each(|token| placed.complete(token, Ok(()), IoBuf::default()));
+    ask(&mut placed, 2, 5, 8192);
+    assert!(matches!(placed.fetch(2), Fetch::Empty));
+    held.fail();
+    assert!(matches!(placed.fetch(2), Fetch::Handled));
+    held.end();
+    ask(&mut placed, 3, 6, 8192);
+    let Fetch::Command(_, buf, token) = placed.fetch(3) else { panic!("nothing is held any more") };
+    placed.complete(token, Ok(()), buf);
+    let ended: Vec<_> = placed.ended.iter().map(|(id, outcome, _)| (*id, *outcome)).collect();
+    assert_eq!(ended, [(1, Ok(())), (2, Ok(())), (4, Ok(())), (5, Err(DeviceError::Medium)), (6, Ok(()))]);
 }

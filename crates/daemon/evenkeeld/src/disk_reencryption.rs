@@ -5,6 +5,7 @@
 //! re-encrypted at a time. Whatever was begun and not ended goes on at the next start.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -59,7 +60,9 @@ impl ServedDrive {
             self.remove_journal(&placement);
             return Err(error);
         }
-        self.disk_keys.set_change(name, Ok(KeyChange::new(change.former, change.next, 0..0)));
+        let held = Arc::clone(self.held.entry(name.to_owned()).or_default());
+        held.begin(0..0);
+        self.disk_keys.set_change(name, Ok(KeyChange::new(change.former, change.next, held)));
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it is re-encrypted from now on"));
         self.reencryptions.untold.insert(name.to_owned());
         let disk = name.to_owned();
@@ -81,7 +84,8 @@ impl ServedDrive {
             // Without its host key the disk is locked, and says so.
             let Ok(change) = self.disk_keys.open_change(&placement, record) else { continue };
             let read = self.open_journal(&placement).map(|(_, Position { start_bytes, former })| {
-                let held = start_bytes..start_bytes + former.len() as u64;
+                let held = Arc::clone(self.held.entry(placement.name.clone()).or_default());
+                held.begin(start_bytes..start_bytes + former.len() as u64);
                 KeyChange::new(change.former, change.next, held)
             });
             self.disk_keys.set_change(&placement.name, read);
@@ -107,6 +111,7 @@ impl ServedDrive {
     /// Of a disk that is not re-encrypted any more.
     pub(crate) fn remove_journal(&mut self, placement: &Placement) {
         self.disk_keys.forget_change(&placement.name);
+        self.held.get(&placement.name).iter().for_each(|held| held.end());
         self.reencryptions.failed.remove(&placement.name);
         let Some(path) = self.journal_path(placement) else { return };
         if let Err(error) = ChangeJournal::remove(&path) {
@@ -125,7 +130,7 @@ impl ServedDrive {
             let name = &placement.name;
             let change = self.disk_keys.change_of(name).filter(|_| placement.is_reencrypted())?;
             let may_begin = !untold.contains(name) && !failed.contains_key(name);
-            may_begin.then(|| (change.held().is_empty(), placement.clone()))
+            may_begin.then(|| (change.held().range().is_empty(), placement.clone()))
         });
         let Some((_, placement)) = next.min_by_key(|(is_free, _)| *is_free) else { return };
         if let Err(error) = self.start_reencrypter(&placement) {
@@ -160,7 +165,7 @@ impl ServedDrive {
             extents: placement.to_look_up(),
             size_bytes: placement.size_bytes(),
             sector_bytes: placement.lba_bytes,
-            change,
+            held: Arc::clone(change.held()),
             position,
         };
         let front_end = Reencrypter::new(job, Box::new(on_wish))?.into();
@@ -260,7 +265,7 @@ impl ServedDrive {
         let changing = self.placements().iter().filter(|it| it.is_reencrypted());
         changing.map(|placement| {
             let (name, total_bytes) = (&placement.name, placement.size_bytes());
-            let done_bytes = self.disk_keys.change_of(name).map_or(0, |change| change.held().start);
+            let done_bytes = self.disk_keys.change_of(name).map_or(0, |change| change.held().range().start);
             let busy = self.reencryptions.busy().filter(|busy| busy.disk == *name);
             let (_, locked) = self.disk_keys.access(placement);
             let why = self.reencryptions.failed.get(name).cloned().or(locked);

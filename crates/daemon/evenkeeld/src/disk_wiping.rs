@@ -48,6 +48,7 @@ impl ServedDrive {
         let is_noise = wipe.is_none() && self.state.placement(name).is_some_and(|it| it.key.is_some());
         self.apply(StateCommand::Delete { name: name.to_owned(), wipe }).map_err(disk_error)?;
         placement.iter().for_each(|placement| self.remove_journal(placement));
+        self.held.remove(name);
         let what = if is_noise { "its key is gone, and its data is noise" } else { "its data is being wiped" };
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; {what}"));
         self.events.tell(EventKind::Deleted, Some(name), None);

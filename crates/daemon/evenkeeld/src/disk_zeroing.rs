@@ -44,7 +44,7 @@ impl ServedDrive {
         let Some(live) = self.tenants.get(&id) else { return };
         let name = &live.tenant.name;
         let Some(placement) = self.state.placement(name) else { return };
-        let (size_bytes, extents) = (placement.size_bytes(), placement.to_look_up());
+        let (size_bytes, extents) = (placement.size_bytes(), self.extents(placement));
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it has {} now", Size(size_bytes)));
         let orders = front_end::grown(&live.tenant.frontend, Growth { size_bytes, extents }, live.pollers.len());
         for (poller, order) in live.pollers.iter().zip(orders) {

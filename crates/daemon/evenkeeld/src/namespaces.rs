@@ -41,7 +41,9 @@ impl ServedDrive {
         Some(match order {
             NamespaceOrder::Attach { nsid, namespace, read_only, elsewhere } => {
                 let facts = self.pollers.drive_facts();
-                front_end::attach_namespace(nsid, placement(namespace)?, &facts, read_only, elsewhere)
+                let placement = placement(namespace)?;
+                let lies = (placement, self.extents(placement));
+                front_end::attach_namespace(nsid, lies, &facts, read_only, elsewhere)
             }
             NamespaceOrder::Detach(nsid) => {
                 let teller = self.teller.clone();
@@ -53,7 +55,7 @@ impl ServedDrive {
                 let (name, size_bytes) = (&placement.name, placement.size_bytes());
                 let line = format!("{name}: it has {} now", Size(size_bytes));
                 (self.around.sink)(Level::Info.of_tenant(name), &line);
-                NvmeOrder::Grow(nsid, size_bytes, placement.to_look_up())
+                NvmeOrder::Grow(nsid, size_bytes, self.extents(placement))
             }
         })
     }

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use api::{DiskError, EventKind};
 use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, DeviceLock, Home, Tenant};
-use io_model::{Nanos, TenantId};
-use layout::LayoutFile;
+use io_model::{Extents, HeldRange, Nanos, TenantId};
+use layout::{LayoutFile, Placement};
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, Percentile, PolicyConfig, Terms};
 use poller::TenantProbes;
@@ -107,6 +107,8 @@ pub struct ServedDrive {
     pub(crate) erasing: BTreeMap<TenantId, Vec<Then>>,
     pub(crate) wiper: Wiper,
     pub(crate) reencryptions: Reencryptions,
+    /// Of encrypted disks, by name: what keeps commands away from a part of each.
+    pub(crate) held: BTreeMap<String, Arc<HeldRange>>,
     pub(crate) foresight: Arc<Foresight>,
     pub(crate) forecasts: Forecasts,
     groups: Arc<GroupIds>,
@@ -143,6 +145,7 @@ impl ServedDrive {
             erasing: BTreeMap::new(),
             wiper: Wiper::default(),
             reencryptions: Reencryptions::default(),
+            held: BTreeMap::new(),
             forecasts: forecasts.clone(),
             groups,
             disk_keys,
@@ -285,10 +288,18 @@ impl ServedDrive {
         Ok(id)
     }
 
+    /// Where a disk lies, and what keeps its guests away from a part of it while that is re-encrypted.
+    pub(crate) fn extents(&self, placement: &Placement) -> Extents {
+        placement.to_look_up().with_held(self.held.get(&placement.name).cloned())
+    }
+
     /// A disk without a place yet gets the key that it is to have.
-    pub(crate) fn give_key(&self, disk: &mut NewDisk) -> Result<(), DiskError> {
+    pub(crate) fn give_key(&mut self, disk: &mut NewDisk) -> Result<(), DiskError> {
         if self.state.layout().is_some() && self.state.placement(&disk.name).is_none() {
             disk.key = self.disk_keys.of_new(&disk.name, disk.encryption)?;
+        }
+        if disk.key.is_some() || self.is_encrypted(&disk.name) {
+            self.held.entry(disk.name.clone()).or_default();
         }
         Ok(())
     }
@@ -392,6 +403,7 @@ impl ServedDrive {
             id,
             tenant,
             placement,
+            extents: self.extents(placement),
             drive: &self.pollers.drive_facts(),
             pins: self.pollers.pins(),
             policy: self.policy.kind(),

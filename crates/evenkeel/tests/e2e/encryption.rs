@@ -275,6 +275,9 @@ fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
         "no journal stays"
     );
 
+    done(&home, "create part --size 4MiB --encryption host --attach secret");
+    done(&home, "reencrypt part --wait");
+
     // Its journal is lost: locked, rather than half of it noise. And it can be erased.
     done(&home, "reencrypt secret");
     half_way();

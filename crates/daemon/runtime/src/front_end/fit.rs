@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use backend_nvme::Pins;
 use client_socket::{Listener, Log, Surroundings};
 use config::{Frontend, Tenant};
-use io_model::{Place, Placed, TenantId};
+use io_model::{Extents, Place, Placed, TenantId};
 use layout::Placement;
 use nvme_controller::FormatRecord;
 use policy::PolicyKind;
@@ -43,8 +43,10 @@ pub struct Making<'a> {
     pub id: TenantId,
     /// As configured.
     pub tenant: &'a Tenant,
-    /// Where its disk lies.
+    /// Its disk.
     pub placement: &'a Placement,
+    /// Where that lies.
+    pub extents: Extents,
     /// What the drive can do.
     pub drive: &'a Facts,
     /// What pins guests' memory for the drive, where it needs that.
@@ -98,7 +100,7 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, pins, queues, listener, around, .. } = making;
+    let Making { id, tenant, placement, extents, drive, pins, queues, listener, around, .. } = making;
     let mut listener = listener.context("it has no socket")?;
     if placement.formatting_to_lba_bytes.is_some() {
         bail!("{CUT_SHORT}");
@@ -108,8 +110,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let is_kept = lasting.is_some();
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
-        let queues =
-            Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
+        let queues = Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![extents.clone()]);
         VirtioQueues::new(Arc::clone(&name), queues, is_kept, Log::new(Arc::clone(&around.sink), &name)).into()
     };
     let parts = queues.iter().map(part).collect();
@@ -124,7 +125,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn block_device(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, queues, around, helper, drive_mark, .. } = making;
+    let Making { id, tenant, placement, extents, drive, queues, around, helper, drive_mark, .. } = making;
     if placement.formatting_to_lba_bytes.is_some() {
         bail!("{CUT_SHORT}");
     }
@@ -136,7 +137,7 @@ fn block_device(making: Making<'_>) -> Result<Fitted> {
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
         let queues = Queues::new(shape, Place::whole_drive(id), queues.clone());
-        let placed = Placed::new(queues, vec![placement.to_look_up()]);
+        let placed = Placed::new(queues, vec![extents.clone()]);
         UblkQueues::new(Arc::clone(&name), placed, Log::new(Arc::clone(&around.sink), &name)).into()
     };
     let parts = queues.iter().map(part).collect();

@@ -496,6 +496,10 @@ impl FrontEnd for NvmeDevice {
         !self.waiting.is_empty() || !self.turns.is_empty()
     }
 
+    fn is_polled(&self) -> bool {
+        self.controller.waits()
+    }
+
     fn has_client(&self) -> bool {
         self.session.is_some()
     }

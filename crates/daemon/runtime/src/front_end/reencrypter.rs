@@ -1,7 +1,7 @@
 //! Gives a disk another key while guests use it, as a tenant among the others: the policy divides the drive between it
 //! and them.
 //!
-//! It goes through the disk in windows. Guests' commands to the present window wait ([`KeyChange`]). What the drive
+//! It goes through the disk in windows. Guests' commands to the present window wait ([`HeldRange`]). What the drive
 //! holds there is written to a journal first, so a daemon that is killed leaves a window that the next one can restore.
 //! Then the window is read by the former key and written by the next one. A window is released once the journal says
 //! that it is done. Sectors of zeros stay as they are: they read as zeros under any key.
@@ -10,9 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
-use backend_cipher::KeyChange;
 use guest_memory::{MappedU32, Mapping, MemoryListener};
-use io_model::{DeviceError, Extents, Fetch, IoBuf, Op, Outcome, Place, Source, TenantId, Token};
+use io_model::{DeviceError, Extents, Fetch, HeldRange, IoBuf, Op, Outcome, Place, Source, TenantId, Token};
 use keys::{Position, WINDOW_BYTES};
 
 use super::FrontEnd;
@@ -79,7 +78,7 @@ pub struct Reencrypter {
     extents: Extents,
     size_bytes: u64,
     sector_bytes: u64,
-    change: Arc<KeyChange>,
+    held: Arc<HeldRange>,
     /// A window as the drive has it, and its data.
     memory: Arc<Mapping>,
     is_mapped: bool,
@@ -108,8 +107,8 @@ pub struct Job {
     pub size_bytes: u64,
     /// 512 or 4096.
     pub sector_bytes: u32,
-    /// Both keys, and what is held.
-    pub change: Arc<KeyChange>,
+    /// Keeps guests' commands away from the window.
+    pub held: Arc<HeldRange>,
     /// How far a former daemon came.
     pub position: Position,
 }
@@ -120,7 +119,7 @@ impl Reencrypter {
     /// # Errors
     /// There is no memory for a window.
     pub fn new(job: Job, on_wish: OnWish) -> Result<Self> {
-        let Job { id, extents, size_bytes, sector_bytes, change, position } = job;
+        let Job { id, extents, size_bytes, sector_bytes, held, position } = job;
         let memory = Mapping::anonymous(2 * WINDOW_BYTES as usize)?;
         let Position { start_bytes, former } = position;
         Ok(Self {
@@ -128,7 +127,7 @@ impl Reencrypter {
             extents,
             size_bytes,
             sector_bytes: sector_bytes.into(),
-            change,
+            held,
             memory,
             is_mapped: false,
             phase: Phase::Over,
@@ -165,7 +164,7 @@ impl Reencrypter {
         if self.window.is_empty() {
             return self.record_end();
         }
-        self.change.hold(self.window.end);
+        self.held.hold(self.window.end);
         self.begin(Phase::Quiet);
     }
 
@@ -214,7 +213,7 @@ impl Reencrypter {
             }
             match self.phase {
                 Phase::Quiet if self.is_leaving => return self.record_end(),
-                Phase::Quiet if self.change.is_quiet() => self.begin(Phase::ReadRaw),
+                Phase::Quiet if self.held.is_quiet() => self.begin(Phase::ReadRaw),
                 Phase::ReadRaw => return self.record_window(),
                 Phase::Restore => self.begin(Phase::FlushRestored),
                 Phase::FlushRestored => self.begin(Phase::Read),
@@ -259,14 +258,14 @@ impl Reencrypter {
 
     /// The window has two keys. The next start restores it.
     fn fail(&mut self) {
-        self.change.fail();
+        self.held.fail();
         self.begin(Phase::Over);
     }
 
     fn recorded(&mut self, result: Result<(), String>) {
         match (self.phase, result) {
             (Phase::Record, Ok(())) => {
-                self.change.release(self.window.start);
+                self.held.release(self.window.start);
                 self.begin(Phase::Read);
             }
             (Phase::Record, Err(why)) => {
@@ -274,8 +273,8 @@ impl Reencrypter {
                 self.record_end();
             }
             (Phase::RecordEnd, Ok(())) => {
-                self.change.release(self.window.start);
-                self.change.give_up();
+                self.held.release(self.window.start);
+                self.held.give_up();
                 self.begin(Phase::Over);
                 if self.window.start == self.size_bytes {
                     (self.on_wish)(Wish::Done);

@@ -81,6 +81,10 @@ impl FrontEnd for UblkQueues {
         !is_flushed
     }
 
+    fn is_polled(&self) -> bool {
+        self.queues.waits()
+    }
+
     fn has_client(&self) -> bool {
         self.queues.is_started() && !self.was_gone
     }

@@ -287,7 +287,7 @@ impl FrontEnd for VirtioQueues {
     }
 
     fn is_polled(&self) -> bool {
-        self.polled != 0
+        self.polled != 0 || self.queues.waits()
     }
 }
 

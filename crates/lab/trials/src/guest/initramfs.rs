@@ -15,11 +15,21 @@ pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 
 /// Programs that run in the guest besides those of busybox.
-const PROGRAMS: [&str; 6] =
-    ["usr/bin/fio", "usr/bin/fallocate", "usr/sbin/blkdiscard", "usr/sbin/e2fsck", "usr/sbin/mke2fs", "usr/sbin/nvme"];
+const PROGRAMS: [&str; 7] = [
+    "usr/bin/fio",
+    "usr/bin/fallocate",
+    "usr/sbin/blkdiscard",
+    "usr/sbin/cryptsetup",
+    "usr/sbin/e2fsck",
+    "usr/sbin/mke2fs",
+    "usr/sbin/nvme",
+];
 
 /// What the tests need and Debian's cloud kernel has not built in. `usr/sbin/load-modules` loads them by name.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 12] = [
+    "drivers/md/dm-mod",
+    "drivers/md/dm-crypt",
+    "crypto/xts",
     "drivers/block/virtio_blk",
     "drivers/block/loop",
     "drivers/block/null_blk/null_blk",

@@ -16,7 +16,7 @@ use super::system_image::{self, System};
 use super::{firmware, host, mirror};
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
-const RECIPE: u32 = 3;
+const RECIPE: u32 = 4;
 
 /// Debian's release that the guest's kernel and programs come from.
 pub const RELEASE: &str = "trixie";
@@ -28,8 +28,8 @@ const OLD_RELEASE: &str = "bookworm";
 /// qemu-utils holds qemu-storage-daemon.
 const HOST_PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-utils"];
 const OLD_HOST_PACKAGES: [&str; 1] = ["qemu-system-x86"];
-const GUEST_PACKAGES: [&str; 6] =
-    ["linux-image-cloud-amd64", "busybox-static", "e2fsprogs", "fio", "nvme-cli", "util-linux"];
+const GUEST_PACKAGES: [&str; 7] =
+    ["linux-image-cloud-amd64", "busybox-static", "cryptsetup-bin", "e2fsprogs", "fio", "nvme-cli", "util-linux"];
 
 /// Debian's program loader, in its folder of libraries.
 const LOADER: &str = "ld-linux-x86-64.so.2";

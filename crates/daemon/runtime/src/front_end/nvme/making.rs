@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use client_socket::{Listener, Log};
 use config::Tenant;
 use guest_memory::Mapping;
-use io_model::{Placed, TenantId};
+use io_model::{Extents, Placed, TenantId};
 use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, NamespaceConfig, Part, VECTORS};
 use policy::TenantPriority;
@@ -33,7 +33,8 @@ const CUT_SHORT: &str = "its last Format was cut short, and a disk on several po
 
 /// Makes the device's parts and says how the server is to present it. The mapping is its doorbell page.
 pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Mapping>, Listener)> {
-    let Making { id, tenant, placement, drive, policy, queues, listener, promise, around, on_format, .. } = making;
+    let Making { id, tenant, placement, extents, drive, policy, queues, listener, promise, around, on_format, .. } =
+        making;
     let mut listener = listener.context("it has no socket")?;
     let of = queues.len() as u16;
     ensure!(of == 1 || placement.formatting_to_lba_bytes.is_none(), CUT_SHORT);
@@ -52,7 +53,7 @@ pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Map
         let config = ControllerConfig { part: Part { index, of }, ..config.clone() };
         let mut controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
         controller.show_promise(Some(Arc::clone(&promise) as _));
-        let controller = Placed::new(controller, vec![placement.to_look_up()]);
+        let controller = Placed::new(controller, vec![extents.clone()]);
         let log = Log::new(Arc::clone(&around.sink), &tenant.name);
         // The first part's alone: others have no Format.
         let on_format = on_format.take().unwrap_or_else(|| Box::new(|_| ()));
@@ -151,9 +152,15 @@ fn own_disk(placement: &Placement, drive: &Facts) -> NamespaceConfig {
 }
 
 /// The order that attaches a namespace of several tenants.
-pub fn attach(nsid: u32, placement: &Placement, drive: &Facts, read_only: bool, elsewhere: bool) -> Order {
+pub fn attach(
+    nsid: u32,
+    (placement, extents): (&Placement, Extents),
+    drive: &Facts,
+    read_only: bool,
+    elsewhere: bool,
+) -> Order {
     let nguid = nvme_controller::nguid(&format!("nqn.2026-11.evenkeel:namespace:{}", placement.name));
     let own = own_disk(placement, drive);
     let namespace = NamespaceConfig { read_only, shared: true, elsewhere, nguid: Some(nguid), ..own };
-    Order::Attach(nsid, namespace, placement.to_look_up())
+    Order::Attach(nsid, namespace, extents)
 }

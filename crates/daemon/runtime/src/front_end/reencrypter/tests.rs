@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
 
-use backend_cipher::{Access, DataKey, Encrypted, Keys};
+use backend_cipher::{Access, DataKey, Encrypted, KeyChange, Keys};
 use backend_memory::{Memory, MemoryDrive};
 use fastrand::Rng;
-use io_model::{Backend, HwqId, Io, Nanos};
+use io_model::{Backend, HwqId, Io, Nanos, Passage};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -36,6 +36,8 @@ struct Sent {
     op: Op,
     sectors: Range<u64>,
     fill: u8,
+    /// It is in flight.
+    passage: Option<Passage>,
 }
 
 /// The drive, the journal, and what guests may find: what outlives a daemon.
@@ -51,6 +53,7 @@ struct World {
 /// A daemon: two pollers' back ends, the re-encrypter at the first.
 struct Daemon {
     backends: [Encrypted<Memory>; 2],
+    held: Arc<HeldRange>,
     memory: Arc<Mapping>,
     sent: BTreeMap<u32, (usize, Sent)>,
     reencrypter: Reencrypter,
@@ -70,8 +73,9 @@ impl Daemon {
     fn new(world: &World) -> Self {
         let keys = Arc::new(Keys::default());
         let Position { start_bytes, former } = world.journal.clone();
-        let change = KeyChange::new(key(1), key(2), start_bytes..start_bytes + former.len() as u64);
-        keys.set(GUEST, 0, Access::Changing(Arc::clone(&change)));
+        let held = Arc::<HeldRange>::default();
+        held.begin(start_bytes..start_bytes + former.len() as u64);
+        keys.set(GUEST, 0, Access::Changing(KeyChange::new(key(1), key(2), Arc::clone(&held))));
         keys.set(OURS, BY_FORMER, Access::Key(key(1)));
         keys.set(OURS, BY_NEXT, Access::Key(key(2)));
         keys.set(OURS, RAW, Access::Plain);
@@ -82,7 +86,7 @@ impl Daemon {
             extents: Extents::new(EXTENTS),
             size_bytes: DISK_BYTES,
             sector_bytes: SECTOR_BYTES as u32,
-            change,
+            held: Arc::clone(&held),
             position: world.journal.clone(),
         };
         let mut reencrypter = Reencrypter::new(job, Box::new(move |wish| sender.send(wish).unwrap())).unwrap();
@@ -92,6 +96,7 @@ impl Daemon {
         let (next_tag, recording, is_dirty, is_done, is_unanswered) = (SLOTS, None, false, false, false);
         Self {
             backends,
+            held,
             memory,
             sent,
             reencrypter,
@@ -122,24 +127,38 @@ impl Daemon {
         };
         let poller = random.usize(..2);
         let (at, end) = (sectors.start * SECTOR_BYTES, sectors.end * SECTOR_BYTES);
-        let (offset_bytes, follow_bytes) = Extents::new(EXTENTS).locate(at).unwrap();
+        let (_, follow_bytes) = Extents::new(EXTENTS).locate(at).unwrap();
         // What lies across an edge is split elsewhere.
         let len_bytes = (end - at).min(follow_bytes);
         let sectors = sectors.start..sectors.start + len_bytes / SECTOR_BYTES;
-        let mut buf = IoBuf::default();
-        if op != Op::WriteZeroes {
-            self.memory.write_at(u64::from(tag) * SLOT_BYTES, &vec![fill; len_bytes as usize]).unwrap();
-            assert!(buf.push(&self.memory, u64::from(tag) * SLOT_BYTES, len_bytes));
+        self.memory.write_at(u64::from(tag) * SLOT_BYTES, &vec![fill; len_bytes as usize]).unwrap();
+        self.sent.insert(tag, (poller, Sent { op, sectors, fill, passage: None }));
+        self.fetch(poller);
+    }
+
+    /// Sends what guests have for a poller, unless it has to wait.
+    fn fetch(&mut self, poller: usize) {
+        for (tag, (_, sent)) in self.sent.iter_mut().filter(|(_, (its, sent))| *its == poller && sent.passage.is_none())
+        {
+            let Sent { op, ref sectors, .. } = *sent;
+            let (at, len_bytes) = (sectors.start * SECTOR_BYTES, (sectors.end - sectors.start) * SECTOR_BYTES);
+            sent.passage = self.held.enter(at, len_bytes).ok();
+            if sent.passage.is_none() {
+                continue;
+            }
+            let mut buf = IoBuf::default();
+            assert!(!op.has_data() || buf.push(&self.memory, u64::from(*tag) * SLOT_BYTES, len_bytes));
+            let (offset_bytes, _) = Extents::new(EXTENTS).locate(at).unwrap();
+            let place = Place { tenant: GUEST, disk: 0, base_bytes: 0 };
+            let command = io_model::Command { offset_bytes, ..place.command(op, at, len_bytes) };
+            self.backends[poller].submit(HwqId(0), Io { tag: *tag, command, buf }, NOW);
         }
-        let place = Place { tenant: GUEST, disk: 0, base_bytes: 0 };
-        let command = io_model::Command { offset_bytes, ..place.command(op, at, len_bytes) };
-        self.backends[poller].submit(HwqId(0), Io { tag, command, buf }, NOW);
-        self.sent.insert(tag, (poller, Sent { op, sectors, fill }));
     }
 
     /// One look of a poller.
     fn look(&mut self, poller: usize, world: &mut World) {
         let mut done = Vec::new();
+        self.fetch(poller);
         self.backends[poller].kick();
         self.backends[poller].reap(NOW, &mut |_, one| done.push(one));
         for one in done {
@@ -148,7 +167,7 @@ impl Daemon {
                 continue;
             }
             assert_eq!(one.outcome, Ok(()));
-            let (_, Sent { op, sectors, fill }) = self.sent.remove(&one.tag).expect("sent once");
+            let (_, Sent { op, sectors, fill, .. }) = self.sent.remove(&one.tag).expect("sent once");
             let mut data = vec![0; (sectors.end - sectors.start) as usize * SECTOR_BYTES as usize];
             if op == Op::Read {
                 self.memory.read_at(u64::from(one.tag) * SLOT_BYTES, &mut data).unwrap();
@@ -207,7 +226,7 @@ impl Daemon {
         self.tokens.into_values().for_each(|token| {
             token.spend();
         });
-        for (_, Sent { op, sectors, fill }) in self.sent.into_values().filter(|(_, sent)| sent.op != Op::Read) {
+        for (_, Sent { op, sectors, fill, .. }) in self.sent.into_values().filter(|(_, sent)| sent.op != Op::Read) {
             assert!(op.has_data() || fill == 0);
             for sector in sectors {
                 world.disk[sector as usize].push(fill);

@@ -6,6 +6,7 @@ mod commands;
 mod crash;
 mod data;
 mod drives;
+mod encrypted;
 mod ext4;
 mod firmware;
 mod foreign;
@@ -51,7 +52,7 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 10] = [
+pub const BY_PATH: [(&[&str], &[&str]); 11] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
     (&["packaging/evenkeel-storage-provider", "crates/evenkeel/src/storage_provider/"], &["volumes-"]),
@@ -61,6 +62,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 10] = [
     ),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
+    (&["crates/backends/cipher/", "crates/daemon/keys/"], &["encrypted-"]),
     (
         &["crates/frontends/", "crates/core/guest-memory/", "crates/daemon/runtime/src/front_end/"],
         &["foreign-pin-", "foreign-memory-", "foreign-translated-", "foreign-uefi-512"],
@@ -102,6 +104,7 @@ pub const ALL: &[Test] = &[
     full("drives-have-virtual-functions", drives::virtual_functions),
     daily("ublk-block-devices", ublk::block_devices),
     full("ublk-without-the-driver", ublk::no_driver),
+    full("encrypted-block-devices", encrypted::block_devices),
     full("vm-container-and-process", hybrid::three_at_once),
     full("foreign-pin-interrupts", foreign::pin_interrupts),
     full("foreign-drives-without-identity", foreign::drives_without_identity),
