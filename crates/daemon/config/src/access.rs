@@ -20,8 +20,17 @@ pub struct DaemonSection {
 /// Where keys come from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeysSection {
-    /// The file of the host key. `None`: a credential of the service manager, if there is one.
-    pub host_key: Option<PathBuf>,
+    /// The host key. `None`: a credential of the service manager, if there is one.
+    pub host_key: Option<KeySource>,
+}
+
+/// Where the host key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// A program with its arguments, at least one word.
+    Command(Vec<String>),
 }
 
 /// The users that may use the API, besides root and the daemon's own user.
@@ -65,7 +74,12 @@ pub(crate) fn read_daemon(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Dae
 /// The section `[keys]`.
 pub(crate) fn read_keys(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> KeysSection {
     section.reject_unknown(sink);
-    KeysSection { host_key: host_keys::HOST_KEY.get(sink, section).map(Spanned::into_inner) }
+    let file = host_keys::HOST_KEY.get(sink, section).map(|path| KeySource::File(path.into_inner()));
+    let command = host_keys::KEY_COMMAND.get(sink, section).map(|words| KeySource::Command(words.into_inner()));
+    if file.is_some() {
+        section.forbid(sink, "key_command", "host_key names a file", "remove one of the two");
+    }
+    KeysSection { host_key: file.or(command) }
 }
 
 /// The section `[api]`.

@@ -78,7 +78,7 @@ mod text_file;
 mod values;
 mod view;
 
-pub use access::{ApiSection, DaemonSection, KeysSection, SocketSection};
+pub use access::{ApiSection, DaemonSection, KeySource, KeysSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
 pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant};

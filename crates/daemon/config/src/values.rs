@@ -267,6 +267,27 @@ pub(crate) fn labels(value: &DeValue<'_>) -> Result<BTreeMap<String, String>, Wr
     table.iter().map(label).collect()
 }
 
+/// A program and its arguments.
+pub(crate) fn program(value: &DeValue<'_>) -> Result<Vec<String>, Wrong> {
+    let remedy = "expected a program and its arguments such as [\"/usr/bin/keyctl\", \"pipe\", \"%user:evenkeel\"]";
+    let wrong = |what: String| Wrong { what, remedy: remedy.into() };
+    let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
+    let word = |item: &Spanned<DeValue<'_>>| {
+        text(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))
+    };
+    let words: Vec<String> = items.iter().map(word).collect::<Result<_, _>>()?;
+    match words.first() {
+        Some(first) if first.starts_with('/') => Ok(words),
+        Some(first) => Err(wrong(format!("starts with {first:?}, which is no path from /"))),
+        None => Err(wrong("is empty".into())),
+    }
+}
+
+/// A list of words as a file has it.
+pub(crate) fn quoted(words: &Vec<String>) -> String {
+    format!("{words:?}")
+}
+
 /// A list of tenants.
 pub(crate) fn names(value: &DeValue<'_>) -> Result<Vec<Spanned<String>>, Wrong> {
     let wrong = |what: String| Wrong { what, remedy: "expected a list of tenants such as [\"db\", \"web\"]".into() };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use api::{DiskError, Reason};
 use backend_cipher::{Access, DataKey, KeyChange};
 use client_socket::{Level, Sink};
-use config::{Config, Encryption};
+use config::{Config, Encryption, KeySource};
 use keys::{ChangeId, CheckValue, DataSecret, HostKey, HostKeys, StoredKey, WrappedKey};
 use layout::{Placement, serial_of};
 use runtime::command::Handed;
@@ -38,13 +38,17 @@ impl DiskKeys {
     /// Reads the host key of `[keys]`, or else the service manager's credential, if there is one.
     ///
     /// # Errors
-    /// The key can't be read, or others may read it.
+    /// The key can't be read, others may read it, or the command for it fails.
     pub(crate) fn read(config: &Config) -> Result<Self> {
         backend_cipher::prepare();
         let credential = || Some(PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL));
-        let given = credential().filter(|path| path.exists());
-        let Some(path) = config.keys.host_key.clone().or(given) else { return Ok(Self::default()) };
-        let host = HostKeys::read(&path).context("can't use the host key")?;
+        let given = || credential().filter(|path| path.exists()).map(KeySource::File);
+        let host = match config.keys.host_key.clone().or_else(given) {
+            None => return Ok(Self::default()),
+            Some(KeySource::File(path)) => HostKeys::read(&path),
+            Some(KeySource::Command(words)) => HostKeys::ask(&words),
+        };
+        let host = host.context("can't use the host key")?;
         Ok(Self { host: Some(Arc::new(host)), ..Self::default() })
     }
 

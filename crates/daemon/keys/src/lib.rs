@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `secret` | key bytes that leave no trace in memory |
 //! | `host_key` | the key of this host, and the file that it is read from |
+//! | `command` | the output of a program that prints a key |
 //! | `wrapped` | a data key as the layout stores it, wrapped by the host key |
 //! | `stored` | the key in a disk's record |
 //! | `journal` | how far a disk is on its way from one key to another |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod command;
 mod host_key;
 mod journal;
 mod secret;

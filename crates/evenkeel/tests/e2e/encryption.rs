@@ -71,7 +71,7 @@ fn a_drive_without_its_host_tells_nothing() {
     assert!(told.contains("disk \"more\" is to be encrypted, and this host has no key"), "{told}");
     daemon.stop();
 
-    home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
+    home.configure(&config("[keys]\nkey_command = [\"/bin/cat\", \"HOST/host.key\"]\n"));
     let daemon = home.serve();
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     // An encrypted disk leaves noise, which the next one has at once.

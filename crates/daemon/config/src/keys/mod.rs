@@ -26,8 +26,8 @@ use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
     Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTIONS, Encryption, LBA_BYTES, MODES, Mode, THREADS,
-    Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names, pci_address, size_or_zero,
-    socket_mode,
+    Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names, pci_address, program, quoted,
+    size_or_zero, socket_mode,
 };
 
 /// The state directory where the file names none.
@@ -83,6 +83,9 @@ section! { "`[api]`." api
 section! { "`[keys]`." host_keys
     HOST_KEY: Shaped<PathBuf> = "host_key", PATH, Absent("the systemd credential `evenkeel-host-key`"), AtStart,
         "The file of the key that wraps the keys of disks: 32 bytes or 64 hexadecimal digits, readable by root only.";
+    KEY_COMMAND: Shaped<Vec<String>> = "key_command", Shaped("a program from / and its arguments", program, quoted),
+        Absent("none"), AtStart,
+        "Instead of `host_key`: prints what that file would hold. Runs once at the start, before rights are dropped.";
 }
 
 section! { "`[device]`, and what a `[[drive]]` has of it." device
