@@ -6,7 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use api::{DiskSpec, DiskState, Erasure, HostKeys, Rest, api_path};
+use layout::CRASH_POINTS;
+
 use crate::apply::listed;
+use crate::crashes;
 use crate::disks::{done, refused};
 use crate::guest::{Guest, pattern};
 use crate::harness::{Home, wait_for};
@@ -299,4 +303,67 @@ fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
     let noise = home.attach("secret").read(0, 16).unwrap();
     assert!(noise != data && noise.iter().any(|byte| *byte != 0));
     daemon.stop();
+}
+
+/// What becomes of an encrypted disk, one after the other.
+#[derive(Clone, Copy)]
+enum Step {
+    Create,
+    Reencrypt,
+    Rewrap,
+    Erase,
+}
+
+/// A key that is lost, or a former one that is still there, where the daemon dies amid the layout's record of it.
+#[test]
+fn a_daemon_that_dies_amid_a_change_of_keys_leaves_one_key() {
+    let data = pattern(1, 64 << 10);
+    let run = |home: &Home, step: Step| -> anyhow::Result<()> {
+        let rest = Rest::new(api_path(&home.runtime_dir()));
+        match step {
+            Step::Create => {
+                let encryption = Some("host".to_owned());
+                let size = "2MiB".to_owned();
+                rest.create(&DiskSpec { name: "made".into(), size, encryption, ..DiskSpec::default() })?;
+                home.attach("made").write(16, &data).unwrap();
+            }
+            Step::Reencrypt => drop(rest.reencrypt("made")?),
+            Step::Rewrap => {
+                let lines = format!("{}\n{}\n", "5b".repeat(32), "5a".repeat(32));
+                fs::set_permissions(home.path("host.key"), Permissions::from_mode(0o600))?;
+                fs::write(home.path("host.key"), &lines)?;
+                drop(rest.host_keys(&HostKeys { lines })?);
+            }
+            Step::Erase => drop(rest.erase("made", Erasure { force: true })?),
+        }
+        crashes::wait_until_nothing_is_left(&rest)
+    };
+    let steps = [Step::Create, Step::Reencrypt, Step::Rewrap, Step::Erase];
+    // How many steps were done.
+    let trial = |at: &str| {
+        let home = Home::new();
+        host_key(&home);
+        home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
+        let died =
+            crashes::run_until_it_dies(&home, at, &steps, |_, done: &mut usize| *done += 1, |it| run(&home, it))?;
+        let daemon = home.serve();
+        let rest = Rest::new(api_path(&home.runtime_dir()));
+        crashes::wait_until_nothing_is_left(&rest).unwrap();
+        let made = rest.disks().unwrap().into_iter().find(|disk| disk.name == "made");
+        assert!(made.is_some() || died[0] == 0, "{at}: the disk is lost");
+        if let Some(made) = made {
+            assert_eq!(made.state, DiskState::Served, "{at}");
+            let mut guest = home.attach("made");
+            let (read, may_be_erased) = (guest.read(16, 16).unwrap(), died[1] == 4);
+            let was_written = died[0] >= 1;
+            assert!(read == data || may_be_erased || !was_written, "{at}: its data is lost");
+            guest.write(16, &data).unwrap();
+            assert!(guest.read(16, 16).unwrap() == data, "{at}");
+        }
+        daemon.stop();
+        Some(())
+    };
+    let deaths: usize = (0..CRASH_POINTS.len()).map(|point| crashes::at_each_passing(point, trial)).sum();
+    // The start, a new disk, both ends of a re-encryption, another host key, an erasure.
+    assert!(deaths >= 6 * CRASH_POINTS.len(), "{deaths} deaths only");
 }
