@@ -86,6 +86,11 @@ pub fn promise(row: &TenantRow) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
+/// Owner of the key of a tenant's disk, or that the key is not here.
+pub fn key(row: &TenantRow) -> String {
+    if row.locked { "locked".to_owned() } else { row.encryption.clone().unwrap_or_else(|| "-".to_owned()) }
+}
+
 /// `0-3,7`: in ascending order, those that follow each other as one.
 fn numbers(numbers: impl Iterator<Item = usize>) -> String {
     let all: Vec<usize> = numbers.collect();
@@ -99,13 +104,14 @@ fn numbers(numbers: impl Iterator<Item = usize>) -> String {
 /// The tables of `evenkeel stats`. `verbose`: with the in-order bounds and their terms.
 pub fn stats(snapshot: &Snapshot, verbose: bool) -> String {
     let heading = [
-        "tenant", "class", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "late", "errors",
-        "pollers", "HWQs",
+        "tenant", "class", "key", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "late",
+        "errors", "pollers", "HWQs",
     ];
     let row = |t: &TenantRow| {
         vec![
             t.name.clone(),
             t.class.clone(),
+            key(t),
             promise(t),
             count(t.iops),
             format!("{:.1}", t.bw_bytes / 1e6),

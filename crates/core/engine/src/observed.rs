@@ -95,6 +95,7 @@ impl Source for Observed {
         self.free.push(at);
         let served = Nanos(self.source.meter.now_ns() - fetched_ns);
         self.source.ledger.borrow_mut().completed(self.source.tenant, serial, served, &command, outcome.is_ok());
+        self.source.decrypt(&command);
         self.source.complete(token, outcome, buf);
     }
 

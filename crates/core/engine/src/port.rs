@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, Token};
+use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, Token};
 use policy::Bound;
 use poller::Probe;
 
@@ -331,6 +331,8 @@ pub(crate) struct SimSource {
     pub(crate) vq_bits: u128,
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
+    /// The cipher's time for 4 KiB.
+    pub(crate) cipher_ns: u64,
     pub(crate) sabotage: Sabotage,
 }
 
@@ -343,6 +345,17 @@ impl SimSource {
     /// The poller takes a completion.
     pub(crate) fn spend_completion(&self) {
         self.meter.spend(self.meter.costs.complete_ns);
+    }
+
+    /// The poller decrypts what a command has read.
+    pub(crate) fn decrypt(&self, command: &Command) {
+        if command.op == Op::Read {
+            self.meter.spend(self.cipher_ns_of(command.len_bytes));
+        }
+    }
+
+    fn cipher_ns_of(&self, len_bytes: u64) -> u64 {
+        self.cipher_ns * len_bytes / 4096
     }
 }
 
@@ -407,7 +420,10 @@ impl Source for SimSource {
         vqs.iter_mut().for_each(|vq| vq.ahead_blocks = vq.ahead_blocks.max(blocks));
         let queue = &mut vqs[usize::from(vq)];
         let io = &mut ios[id as usize];
-        let write_ns = if io.shape.op == Op::Write { self.meter.costs.write_ns } else { 0 };
+        let write_ns = match io.shape.op {
+            Op::Write => self.meter.costs.write_ns + self.cipher_ns_of(io.shape.len_bytes.into()),
+            _ => 0,
+        };
         let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.meter.costs.bounce_ns };
         queue.last_vcpu = io.vcpu;
         self.meter.spend(self.meter.costs.fetch_ns + write_ns + bounce_ns);

@@ -27,6 +27,8 @@ pub struct Tenant {
     pub queue_priorities: Vec<QueuePriority>,
     /// Its disk.
     pub size_bytes: u64,
+    /// The sectors that its data is encrypted in, in bytes. `None`: it is not encrypted.
+    pub encrypted_sector_bytes: Option<u32>,
     /// What it does.
     pub workload: Workload,
 }

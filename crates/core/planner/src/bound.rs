@@ -32,7 +32,7 @@ pub(crate) fn bounds_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) 
 }
 
 fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crowd, at: usize) -> Option<f64> {
-    let (path, [own_hwqs, shared_hwqs]) = (&site.costs.mediated, hwqs(policy, tenants));
+    let [own_hwqs, shared_hwqs] = hwqs(policy, tenants);
     let tenant = &tenants[at];
     let Load::Closed { depth } = tenant.load else { return None };
     if tenant.most_iops().is_some() {
@@ -44,6 +44,8 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
     let kinds = Kinds::of(&site.profile, tenants);
     let alone = own_poller(policy, tenant);
     let sharing = || tenants.iter().filter(|other| alone == own_poller(policy, other));
+    let ciphers = sharing().filter(|other| !alone || std::ptr::eq(*other, tenant));
+    let path = &with_cipher(site, ciphers);
     let vqs: f64 = if alone { f64::from(tenant.vcpus) } else { sharing().map(|other| f64::from(other.vcpus)).sum() };
     let hwqs = f64::from(if alone || sharing().count() == 1 { own_hwqs } else { shared_hwqs });
     let at_poller = crowd.at_poller(policy, tenants, at)?;
@@ -102,6 +104,15 @@ fn own_poller(policy: &PolicyConfig, tenant: &Tenant) -> bool {
     has_own_pollers(policy) && matches!(tenant.class, Class::Guaranteed { .. })
 }
 
+/// The costs of a poller that serves these tenants. The cipher may work on each command when it is fetched, and on each
+/// when it is completed.
+fn with_cipher<'t>(site: &Site, tenants: impl Iterator<Item = &'t Tenant>) -> PathCosts {
+    let longest_ns = tenants.map(|tenant| tenant.longest_cipher_ns(&site.profile)).max().unwrap_or(0);
+    let path = site.costs.mediated;
+    let (write_ns, complete_ns) = (path.write_ns + longest_ns, path.complete_ns + longest_ns);
+    PathCosts { write_ns, complete_ns, ..path }
+}
+
 /// The longest pass of a poller with this many commands in flight.
 fn pass_ns(path: &PathCosts, in_flight: f64, hwqs: f64, vqs: f64) -> f64 {
     let fetch_ns = (path.fetch_ns + path.write_ns) as f64;
@@ -146,6 +157,7 @@ mod tests {
                 load: Load::Closed { depth: 1 },
                 read_share: 1.0,
                 sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
+                encrypted_sector_bytes: None,
                 vcpus,
             };
             bounds_ns(&Site { profile, costs: engine::HostCosts::default() }, &policy, &[tenant])[0].is_some()

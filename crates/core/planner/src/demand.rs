@@ -48,6 +48,8 @@ pub struct Tenant {
     pub read_share: f64,
     /// At least one.
     pub sizes: Vec<Size>,
+    /// The sectors that its data is encrypted in, in bytes. `None`: it is not encrypted.
+    pub encrypted_sector_bytes: Option<u32>,
     /// The guest's CPUs, at least 1, each with a queue of its own. A closed load is spread over them evenly.
     pub vcpus: u16,
 }
@@ -61,6 +63,13 @@ impl Tenant {
     /// Commands per second that its limits let through; none without one.
     pub(crate) fn most_iops(&self) -> Option<f64> {
         self.limits.most_iops(self.read_share, self.mean_len_bytes())
+    }
+
+    /// The cipher's time for its longest command.
+    pub(crate) fn longest_cipher_ns(&self, profile: &Profile) -> u64 {
+        let longest_bytes = self.sizes.iter().map(|size| size.len_bytes).max().unwrap_or(0);
+        let block_ns = self.encrypted_sector_bytes.map_or(0, |bytes| profile.cipher_ns(bytes));
+        block_ns.saturating_mul(longest_bytes) / 4096
     }
 
     /// Mean length of its commands.

@@ -30,6 +30,7 @@ pub fn best_effort(name: &str, depth: u32) -> Tenant {
         load: Load::Closed { depth },
         read_share: 1.0,
         sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
+        encrypted_sector_bytes: None,
         vcpus: 1,
     }
 }

@@ -342,6 +342,21 @@ mod tests {
         assert!(rate(128) > 0.95 * most && rate(128) <= most * 1.01, "{}", rate(128) / most);
     }
 
+    /// A promise to an encrypted disk that is judged by the latencies of a plain one.
+    #[test]
+    fn an_encrypted_disks_latencies_and_bounds_have_the_ciphers_time() {
+        let of = |encrypted_sector_bytes| {
+            let tenant = Tenant { encrypted_sector_bytes, ..best_effort("db", 1) };
+            predict(&site(), &PolicyConfig::Passthrough, &[tenant]).unwrap().tenants[0].clone()
+        };
+        let plain = of(None);
+        for sector_bytes in [512, 4096] {
+            let (found, cipher_ns) = (of(Some(sector_bytes)), site().profile.cipher_ns(sector_bytes));
+            assert!(close((found.mean - plain.mean).0 as f64, cipher_ns as f64, 0.1), "{found:?}");
+            assert!(found.bound.unwrap() - plain.bound.unwrap() > Nanos(cipher_ns), "{found:?} {plain:?}");
+        }
+    }
+
     #[test]
     fn classes_share_by_their_quanta() {
         let priorities = [QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];

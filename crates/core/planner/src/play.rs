@@ -107,6 +107,7 @@ fn played(tenant: &Tenant) -> engine::Tenant {
         vqs: tenant.vcpus.min(MOST_QUEUES),
         queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
+        encrypted_sector_bytes: tenant.encrypted_sector_bytes,
         workload,
     }
 }

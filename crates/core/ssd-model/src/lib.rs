@@ -56,4 +56,4 @@ mod write_buffer;
 pub use drive::{Drive, Kind, MAX_COMMAND_BYTES, Request, UnknownQueue};
 pub use fetch::MAX_QUEUES;
 pub use nand::READS_PER_PROGRAM;
-pub use profile::{Basis, Gc, Nand, Placement, Profile, ProfileError, Writes};
+pub use profile::{Basis, Cipher, Gc, Nand, Placement, Profile, ProfileError, Writes};

@@ -116,8 +116,14 @@ impl Live {
 
 fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {
     let own = disks.iter().filter(|disk| disk.drive == drive.name);
+    let told = |disk: &Disk| LiveDisk {
+        name: disk.name.clone(),
+        size_bytes: disk.size_bytes,
+        encryption: disk.encryption.clone(),
+        locked: disk.is_locked(),
+    };
     LiveDrive {
-        disks: own.map(|disk| LiveDisk { name: disk.name.clone(), size_bytes: disk.size_bytes }).collect(),
+        disks: own.map(told).collect(),
         name: drive.name,
         policy: drive.policy,
         size_bytes: drive.size_bytes,

@@ -58,6 +58,7 @@ impl Scrape {
     fn read(&mut self, daemon: &Handle, verdicts: &Verdicts) -> Result<Reading> {
         let views = daemon.describe()?;
         let drives = daemon.ask_disks(DiskCommand::Drives)?;
+        let disks = daemon.ask_disks(|reply| DiskCommand::List(None, reply))?;
         let operations: Vec<Operation> = daemon.ask_disks(DiskCommand::Operations)?;
         let file_systems = self.file_systems(&drives);
         let cpu_waits = CpuWaits::now();
@@ -66,7 +67,8 @@ impl Scrape {
             let view = views.iter().find(|view| *view.name == drive.name);
             let pollers = view.map(|view| pollers(&view.board, &cpu_waits)).unwrap_or_default();
             let tenants = view.map(|view| tenants(view, verdicts, &mut self.ledger)).unwrap_or_default();
-            DriveReading { drive, pollers, tenants }
+            let disks = disks.iter().filter(|disk| disk.drive == drive.name).cloned().collect();
+            DriveReading { drive, disks, pollers, tenants }
         };
         let drives = drives.into_iter().map(read).collect();
         self.ledger.record();

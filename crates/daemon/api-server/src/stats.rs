@@ -1,12 +1,14 @@
 //! What `GET /v1/stats` answers: all tenants over one span.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use api::{DiskError, MAX_SPAN_MS, Reason, Snapshot, StatsAsked};
+use api::{Disk, DiskError, MAX_SPAN_MS, Reason, Snapshot, StatsAsked};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::{Extension, Json};
 use observe::snapshot::Marks;
+use runtime::command::DiskCommand;
 
 use crate::api_error::Refused;
 use crate::api_state::Asked;
@@ -39,7 +41,22 @@ pub async fn stats(
         tokio::time::sleep(Duration::from_millis(span_ms)).await;
         marks
     };
-    let until =
-        move |from: &mut Sources| Ok(marks.until(from.clock.now(), &from.daemon.describe()?, from.verdicts.usuals()));
+    let until = move |from: &mut Sources| {
+        let snapshot = marks.until(from.clock.now(), &from.daemon.describe()?, from.verdicts.usuals());
+        let disks = from.daemon.ask_disks(|reply| DiskCommand::List(None, reply))?;
+        Ok(with_keys(snapshot, &disks))
+    };
     asked.observer.ask(until).await.map(Json)
+}
+
+/// The snapshot, with what the disks' descriptions say of their keys.
+fn with_keys(mut snapshot: Snapshot, disks: &[Disk]) -> Snapshot {
+    let encrypted = disks.iter().filter(|disk| disk.encryption.is_some());
+    let encrypted: HashMap<&str, &Disk> = encrypted.map(|disk| (disk.name.as_str(), disk)).collect();
+    for row in &mut snapshot.tenants {
+        let Some(disk) = encrypted.get(row.name.as_str()) else { continue };
+        row.encryption.clone_from(&disk.encryption);
+        row.locked = disk.is_locked();
+    }
+    snapshot
 }

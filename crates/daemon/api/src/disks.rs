@@ -338,6 +338,13 @@ pub struct Disk {
     pub warnings: Vec<String>,
 }
 
+impl Disk {
+    /// Whether the daemon does not have the disk's key.
+    pub fn is_locked(&self) -> bool {
+        self.state == DiskState::Locked
+    }
+}
+
 /// How a deleted disk is overwritten.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -24,6 +24,10 @@ pub enum EventKind {
     Detached,
     /// A tenant or namespace was deleted.
     Deleted,
+    /// The daemon does not have an encrypted disk's key: no client can attach until it has.
+    Locked,
+    /// The key of a locked disk is here.
+    Unlocked,
     /// An encrypted disk got another key: its data can't be read any more.
     Erased,
     /// An encrypted disk has another key everywhere, and its data as before.
@@ -56,6 +60,8 @@ impl EventKind {
             Self::Attached => "attached",
             Self::Detached => "detached",
             Self::Deleted => "deleted",
+            Self::Locked => "locked",
+            Self::Unlocked => "unlocked",
             Self::Erased => "erased",
             Self::Reencrypted => "re-encrypted",
             Self::Wiped => "wiped",

@@ -76,6 +76,12 @@ pub struct LiveDisk {
     pub name: String,
     /// Size in bytes, as its guest sees it.
     pub size_bytes: u64,
+    /// Owner of the key that encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encryption: Option<String>,
+    /// `true`: the daemon does not have the disk's key. No client can attach until it has.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub locked: bool,
 }
 
 /// One tenant. Latencies run from when the daemon first sees the doorbell until it posts the completion.

@@ -74,6 +74,12 @@ pub struct TenantRow {
     pub labels: BTreeMap<String, String>,
     /// The drive that the tenant's disk is on.
     pub drive: String,
+    /// Owner of the key that encrypts the disk's data: `host` or `tenant`. Absent: it is not encrypted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub encryption: Option<String>,
+    /// `true`: the daemon does not have the disk's key. No client can attach until it has.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub locked: bool,
     /// `guaranteed` or `best-effort`.
     pub class: String,
     /// Weight of a best-effort tenant.

@@ -211,10 +211,14 @@ pub(crate) struct TenantMarks {
 impl Config {
     /// The names of disks that are to be encrypted with a key of the host's.
     pub fn encrypted_by_host(&self) -> impl Iterator<Item = &str> {
-        let tenants = self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.encryption));
-        let namespaces = self.namespaces.iter().map(|namespace| (namespace.name.as_str(), namespace.encryption));
-        let hosts = tenants.chain(namespaces).filter(|(_, encryption)| *encryption == Encryption::Host);
+        let hosts = self.encryptions().filter(|(_, encryption)| *encryption == Encryption::Host);
         hosts.map(|(name, _)| name)
+    }
+
+    /// How each disk is to be encrypted, by name.
+    pub fn encryptions(&self) -> impl Iterator<Item = (&str, Encryption)> {
+        let tenants = self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.encryption));
+        tenants.chain(self.namespaces.iter().map(|namespace| (namespace.name.as_str(), namespace.encryption)))
     }
 
     /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.

@@ -129,8 +129,17 @@ impl Sections {
 
     /// Has a disk name its drive.
     pub fn set_drive(&mut self, of: &str, drive: &str) {
+        self.set(of, "drive", drive);
+    }
+
+    /// Has a disk say how it is encrypted.
+    pub fn set_encryption(&mut self, of: &str, encryption: &str) {
+        self.set(of, "encryption", encryption);
+    }
+
+    fn set(&mut self, of: &str, key: &str, value: &str) {
         if let Some((_, disk)) = self.disks.iter_mut().find(|(_, disk)| name(disk) == Some(of)) {
-            disk.insert("drive".to_owned(), drive.into());
+            disk.insert(key.to_owned(), value.into());
         }
     }
 

@@ -9,9 +9,9 @@ use api::{
     Ceilings, Deletion, Disk, DiskPatch, DiskSpec, DiskState, DiskVerdict, Drive, DriveRemoval, Dropped, EventKind,
     Exported, Key, Rewrapped, Wipe,
 };
-use config::{Config, Missing, Sections, TENANTS_MAX, Tenant};
+use config::{Config, Encryption, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
-use keys::HostKeys;
+use keys::{HostKeys, StoredKey};
 use layout::{Placement, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
@@ -177,13 +177,15 @@ impl Owner {
         self.drives.values().map(ServedDrive::describe).chain(missing).collect()
     }
 
-    /// What is served, as a configuration file. Every tenant names its drive, where there are several.
+    /// What is served, as a configuration file. Every tenant names its drive, where there are several. Disks say how
+    /// they are encrypted, where the file says something else.
     fn export(&self) -> Result<Exported, DiskError> {
         let Some(first) = self.drives.values().next() else { return Err(broken()) };
         let mut sections = Sections::of(first.config()).map_err(|errors| invalid(&errors))?;
         sections.extend_drives(self.added.sections());
         for drive in self.drives.values() {
             drive.state.made_disks().for_each(|(_, settings)| sections.extend(settings));
+            drive.other_encryptions().for_each(|(name, encryption)| sections.set_encryption(name, encryption));
         }
         for missing in &self.absent.drives {
             missing.made().for_each(|(_, settings)| sections.extend(settings));
@@ -497,6 +499,15 @@ impl ServedDrive {
             survives_restart: self.survives_restart(id),
             declared: self.state.section_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
+        })
+    }
+
+    /// The disks that are encrypted otherwise than the file says, and how.
+    fn other_encryptions(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.config().encryptions().filter_map(|(name, written)| {
+            let key = self.state.placement(name)?.key.as_ref();
+            let encryption = key.map_or(Encryption::None.name(), StoredKey::owner);
+            (encryption != written.name()).then_some((name, encryption))
         })
     }
 

@@ -17,11 +17,11 @@ use config::{Tenant, WipeBy};
 use confine::ThreadKind;
 use io_model::TenantId;
 use io_model::units::Size;
-use keys::HostKeys;
+use keys::{HostKeys, StoredKey};
 use layout::{Placement, WipeMethod, Wiping};
 use policy::Terms;
-use state::Command as StateCommand;
 use state::errors::{being_deleted, broken, not_encrypted};
+use state::{At, Command as StateCommand};
 
 use crate::disk_keys::DiskKeys;
 use crate::error_texts::disk_error;
@@ -45,13 +45,15 @@ impl ServedDrive {
     pub(crate) fn delete(&mut self, name: &str, wipe: Option<WipeMethod>) -> Result<(), DiskError> {
         self.stop_reencryption_first(name)?;
         let placement = self.state.placement(name).cloned();
-        let is_noise = wipe.is_none() && self.state.placement(name).is_some_and(|it| it.key.is_some());
+        let key = placement.as_ref().and_then(|it| it.key.as_ref());
+        let (is_noise, has_host_key) = (wipe.is_none() && key.is_some(), key.is_some_and(StoredKey::is_of_host));
         self.apply(StateCommand::Delete { name: name.to_owned(), wipe }).map_err(disk_error)?;
         placement.iter().for_each(|placement| self.remove_journal(placement));
         self.held.remove(name);
         let what = if is_noise { "its key is gone, and its data is noise" } else { "its data is being wiped" };
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; {what}"));
-        self.events.tell(EventKind::Deleted, Some(name), None);
+        self.told_locked.remove(name);
+        self.events.tell(EventKind::Deleted, Some(name), has_host_key.then(|| "its key is erased".to_owned()));
         Ok(())
     }
 
@@ -271,8 +273,6 @@ impl ServedDrive {
             Ok(id) => id,
             Err(error) => return reply(Err(error)),
         };
-        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: erased: its former key is gone"));
-        self.events.tell(EventKind::Erased, Some(name), None);
         let connected = self.connect_unlocked(id);
         self.forget_former_key(
             id,
@@ -328,6 +328,9 @@ impl ServedDrive {
             self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)?;
         }
         self.disk_keys.remember(name, secret);
+        if handed.erase {
+            self.tell_erased(name);
+        }
         self.connect_unlocked(id)?;
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: its tenant handed over its key"));
         Ok(id)
@@ -343,7 +346,13 @@ impl ServedDrive {
         let (placement, key) = (placement.clone(), self.disk_keys.replacing(placement)?);
         self.apply(StateCommand::ReplaceKeys(vec![(name.to_owned(), key)])).map_err(disk_error)?;
         self.remove_journal(&placement);
+        self.tell_erased(name);
         Ok(())
+    }
+
+    fn tell_erased(&self, name: &str) {
+        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: erased: its former key is gone"));
+        self.events.tell(EventKind::Erased, Some(name), None);
     }
 
     /// Has all pollers take a disk's present key. `then` comes once none of them has the former one.
@@ -355,13 +364,14 @@ impl ServedDrive {
     }
 
     /// Tells pollers of a disk's present key, wherever the disk is attached.
-    fn tell_present_key(&self, id: TenantId) {
-        let Some(disk) = self.state.disks().get(id) else { return };
-        for (controller, nsid) in self.state.attachments().of(id) {
-            self.tell_key(controller, (nsid - 1) as u16, &disk.name);
+    fn tell_present_key(&mut self, id: TenantId) {
+        let Some(name) = self.state.disks().get(id).map(|disk| disk.name.clone()) else { return };
+        let attached: Vec<At> = self.state.attachments().of(id).collect();
+        for (controller, nsid) in attached {
+            self.tell_key(controller, (nsid - 1) as u16, &name);
         }
         if self.tenants.contains_key(&id) {
-            self.tell_key(id, 0, &disk.name);
+            self.tell_key(id, 0, &name);
         }
     }
 

@@ -22,14 +22,17 @@ impl ServedDrive {
     }
 
     /// Orders go to a controller in the sequence in which they are given.
-    pub(crate) fn order_namespace(&self, controller: TenantId, asked: NamespaceOrder) {
+    pub(crate) fn order_namespace(&mut self, controller: TenantId, asked: NamespaceOrder) {
         let Some(order) = self.nvme_order(controller, asked) else { return };
-        let Some(live) = self.tenants.get(&controller) else { return };
-        if let NamespaceOrder::Attach { nsid, namespace, .. } = asked
-            && let Some(disk) = self.state.disks().get(namespace)
-        {
-            self.tell_key(controller, (nsid - 1) as u16, &disk.name);
+        if !self.tenants.contains_key(&controller) {
+            return;
         }
+        if let NamespaceOrder::Attach { nsid, namespace, .. } = asked
+            && let Some(name) = self.state.disks().get(namespace).map(|disk| disk.name.clone())
+        {
+            self.tell_key(controller, (nsid - 1) as u16, &name);
+        }
+        let Some(live) = self.tenants.get(&controller) else { return };
         let orders = front_end::for_controller_parts(order, live.pollers.len());
         for (poller, order) in live.pollers.iter().zip(orders) {
             self.pollers.send(*poller, Message::Order(controller, order.into()));

@@ -140,13 +140,13 @@ impl Owner {
             _api: ApiSocket::serve(api, port, roles, asked, gate)?,
             common,
         };
+        owner.common.events.tell(EventKind::Started, None, None);
         let started = owner.drives.values_mut().try_for_each(ServedDrive::start_tenants);
         if let Err(error) = started {
             owner.stop();
             return Err(error);
         }
         owner.forget_who_is_not_served();
-        owner.common.events.tell(EventKind::Started, None, None);
         for missing in &owner.absent.drives {
             let what = format!("{}: {}", missing.name(), missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));

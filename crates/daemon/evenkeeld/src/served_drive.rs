@@ -1,6 +1,6 @@
 //! One of the daemon's drives, with its pollers, tenants, sockets and layout. All calls come from the owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
@@ -101,6 +101,8 @@ pub struct ServedDrive {
     pub(crate) waiting: BTreeMap<TenantId, Ready>,
     /// Tenants whose keys are not here.
     pub(crate) locked: BTreeMap<TenantId, Ready>,
+    /// The names of disks that events called locked last.
+    pub(crate) told_locked: BTreeSet<String>,
     /// What is done once a controller has let go of a namespace.
     pub(crate) detaching: BTreeMap<At, Vec<Then>>,
     /// What is done once no poller has a disk's former key, in the order of the erasures.
@@ -141,6 +143,7 @@ impl ServedDrive {
             zeroing: None,
             waiting: BTreeMap::new(),
             locked: BTreeMap::new(),
+            told_locked: BTreeSet::new(),
             detaching: BTreeMap::new(),
             erasing: BTreeMap::new(),
             wiper: Wiper::default(),
@@ -378,12 +381,18 @@ impl ServedDrive {
         Ok(())
     }
 
-    /// Pollers are told how a disk is encrypted, before its first command.
-    pub(crate) fn tell_key(&self, tenant: TenantId, disk: u16, name: &str) {
+    /// Pollers are told how a disk is encrypted, before its first command. Events tell when it becomes locked or is
+    /// unlocked.
+    pub(crate) fn tell_key(&mut self, tenant: TenantId, disk: u16, name: &str) {
         let Some(placement) = self.state.placement(name) else { return };
         let (access, why_locked) = self.disk_keys.access(placement);
         if let Some(why) = why_locked {
             (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: locked: {why}; its commands fail"));
+            if self.told_locked.insert(name.to_owned()) {
+                self.events.tell(EventKind::Locked, Some(name), Some(why));
+            }
+        } else if self.told_locked.remove(name) {
+            self.events.tell(EventKind::Unlocked, Some(name), None);
         }
         self.pollers.keys().set(tenant, disk, access);
     }

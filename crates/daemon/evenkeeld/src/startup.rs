@@ -110,10 +110,8 @@ impl OpenedDrive {
         };
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         // With their places: no disk is recorded as one without encryption before.
-        let tenants = prepared.config.tenants.iter().map(|tenant| (&tenant.name, tenant.encryption));
-        let namespaces = prepared.config.namespaces.iter().map(|namespace| (&namespace.name, namespace.encryption));
-        for (name, encryption) in tenants.chain(namespaces) {
-            if !new_tenants.contains(name) {
+        for (name, encryption) in prepared.config.encryptions() {
+            if !new_tenants.iter().any(|new| new == name) {
                 let is_encrypted = prepared.layout.find(name).is_some_and(|it| it.key.is_some());
                 disk_keys::warn_of_change(&prepared.config, name, encryption, is_encrypted, sink);
             } else if let Some(key) = disk_keys.of_new(name, encryption)? {

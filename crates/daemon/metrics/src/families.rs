@@ -1,5 +1,6 @@
-//! Metrics with one value for each drive, poller or tenant.
+//! Metrics with one value for each drive, disk, poller or tenant.
 
+use api::Disk;
 use policy::{FigureKind, PolicyFigure, TenantFigure};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -76,6 +77,15 @@ const DRIVE: [Of<DriveReading>; 12] = [
     gauge("drive_warnings", "How many things the drive itself warns of (SMART); drive_warning_info names them", |it| {
         Some(it.drive.health.as_ref()?.warnings.len() as f64)
     }),
+];
+
+const DISK: [Of<Disk>; 2] = [
+    gauge("disk_encrypted", "1: the disk's data is encrypted; 0: it is not", |it| Some(flag(it.encryption.is_some()))),
+    gauge(
+        "disk_locked",
+        "1: the key of the encrypted disk is not here, and no client can attach; 0: it is here",
+        |it| it.encryption.as_ref().map(|_| flag(it.is_locked())),
+    ),
 ];
 
 const POLLER: [Of<PollerReading>; 9] = [
@@ -161,6 +171,11 @@ pub fn encode(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fm
             reading.drives.iter().try_for_each(|it| sample(metric, of.kind, &labels_of_drive(it), (of.value)(it)))
         })?;
     }
+    for of in &DISK {
+        one(encoder, of.name, of.help, of.kind, |metric| {
+            each_disk(reading, |labels, it| sample(metric, of.kind, labels, (of.value)(it)))
+        })?;
+    }
     let figure = |figure: &PolicyFigure| (figure.name(), figure.help(), figure.kind(), *figure as usize);
     for of in &POLLER {
         one(encoder, of.name, of.help, of.kind, |metric| {
@@ -223,6 +238,15 @@ pub fn sample(
 
 pub fn labels_of_drive(of: &DriveReading) -> [Label<'_>; 1] {
     [("drive", &of.drive.name)]
+}
+
+fn each_disk(reading: &Reading, mut visit: impl FnMut(&[Label<'_>; 2], &Disk) -> std::fmt::Result) -> std::fmt::Result {
+    for drive in &reading.drives {
+        for disk in &drive.disks {
+            visit(&[("drive", &drive.drive.name), ("disk", &disk.name)], disk)?;
+        }
+    }
+    Ok(())
 }
 
 pub fn each_poller(

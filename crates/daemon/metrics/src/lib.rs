@@ -3,7 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `reading` | [`Reading`]: the values, filled in by the daemon |
-//! | `families` | metrics with one value per drive, poller or tenant: tables of names, meanings and sources |
+//! | `families` | metrics with one value per drive, disk, poller or tenant: tables of names, meanings and sources |
 //! | `labelled` | metrics with more labels: directions, HWQs, queues, blame, operations |
 //!
 //! Names, units and meanings are defined here and in [`policy`] (its figures) only. `docs/METRICS.md` lists them, and a

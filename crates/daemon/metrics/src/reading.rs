@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
-use api::{BlameRow, Drive, Operation, Predicted};
+use api::{BlameRow, Disk, Drive, Operation, Predicted};
 use policy::{PolicyFigure, TenantFigure};
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,8 @@ pub struct Reading {
 pub struct DriveReading {
     /// What the API says of it.
     pub drive: Drive,
+    /// What the API says of its disks.
+    pub disks: Vec<Disk>,
     /// Its pollers.
     pub pollers: Vec<PollerReading>,
     /// Its tenants.

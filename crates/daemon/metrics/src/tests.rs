@@ -34,6 +34,15 @@ fn drive(name: &str) -> Drive {
     }
 }
 
+/// A disk with a tenant's key.
+fn disk(name: &str, state: &str) -> api::Disk {
+    let described = serde_json::json!({
+        "name": name, "drive": "fast", "size_bytes": 1, "lba_bytes": 4096, "frontend": "vfio-user",
+        "encryption": "tenant", "ceilings": {}, "state": state, "attached": false, "declared": true
+    });
+    serde_json::from_value(described).unwrap()
+}
+
 /// A tenant with something in each field.
 fn tenant(name: &str) -> TenantReading {
     let predicted = Predicted { iops: 9.0, mean_us: 40.0, p99_us: 80.0, alone_us: 20.0, demand: "measured".to_owned() };
@@ -97,13 +106,15 @@ fn full() -> Arc<Reading> {
         why: None,
     };
     let failed = Drive { failed: Some("it is not there".to_owned()), health: None, ..drive("lost") };
-    let reading = |drive, pollers, tenants| DriveReading { drive, pollers, tenants };
+    let plain = api::Disk { encryption: None, ..disk("plain", "served") };
+    let disks = vec![disk("db", "served"), disk("vault", "locked"), plain];
+    let reading = |drive, disks, pollers, tenants| DriveReading { drive, disks, pollers, tenants };
     Arc::new(Reading {
         version: "1.2.3".to_owned(),
         started_at_s: 1.5,
         drives: vec![
-            reading(drive("fast"), vec![poller()], vec![tenant("db")]),
-            reading(failed, Vec::new(), Vec::new()),
+            reading(drive("fast"), disks, vec![poller()], vec![tenant("db")]),
+            reading(failed, Vec::new(), Vec::new(), Vec::new()),
         ],
         operations: vec![operation],
         file_systems: vec![FileSystem {
@@ -144,6 +155,10 @@ fn each_value_stands_where_prometheus_looks_for_it() {
         r#"evenkeel_drive_used_life_ratio{drive="fast"} 1.07"#,
         r#"evenkeel_drive_media_errors_total{drive="fast"} 4.0"#,
         r#"evenkeel_drive_warning_info{drive="fast",warning="it is hot"} 1"#,
+        r#"evenkeel_disk_encrypted{drive="fast",disk="db"} 1.0"#,
+        r#"evenkeel_disk_encrypted{drive="fast",disk="plain"} 0.0"#,
+        r#"evenkeel_disk_locked{drive="fast",disk="db"} 0.0"#,
+        r#"evenkeel_disk_locked{drive="fast",disk="vault"} 1.0"#,
         r#"evenkeel_poller_busy_seconds_total{drive="fast",poller="1"} 1.5"#,
         r#"evenkeel_poller_cpu_wait_seconds_total{drive="fast",poller="1"} 0.002"#,
         r#"evenkeel_hwq_in_flight_commands{drive="fast",poller="1",hwq="1"} 1.0"#,
@@ -165,7 +180,9 @@ fn each_value_stands_where_prometheus_looks_for_it() {
     ] {
         has(&text, line);
     }
-    assert!(!text.contains(r#"celsius{drive="lost""#), "what a drive does not tell is not told");
+    for part in [r#"celsius{drive="lost""#, r#"disk_locked{drive="fast",disk="plain""#] {
+        assert!(!text.contains(part), "what a drive or disk does not tell is not told: {part}");
+    }
 }
 
 #[test]

@@ -154,6 +154,7 @@ function showFacts(detail) {
   const facts = [
     ["Labels", labelsOf(tenant) || null],
     ["Drive", tenant.drive],
+    ["Data", keys.get(tenant.name) || "not encrypted"],
     ["Class", tenant.weight === null ? tenant.class : `${tenant.class}, weight ${tenant.weight}`],
     ["Target", latency(tenant.target_ns)],
     ["Predicted p99", latency(tenant.predicted_p99_ns)],

@@ -5,7 +5,8 @@ const HOLDERS = 12;
 
 function holdersOf(drive) {
   const disks = drive.disks.toSorted((one, other) => other.size_bytes - one.size_bytes);
-  const parts = disks.slice(0, HOLDERS).map((disk) => ({ name: disk.name, bytes: disk.size_bytes, kind: "held" }));
+  const parts = disks.slice(0, HOLDERS)
+    .map((disk) => ({ name: disk.name, bytes: disk.size_bytes, kind: "held", key: keyWords(disk) }));
   const others = disks.slice(HOLDERS);
   const add = (name, bytes, kind) => bytes > 0 && parts.push({ name, bytes, kind });
   add(`${others.length} others`, others.reduce((sum, disk) => sum + disk.size_bytes, 0), "held");
@@ -40,7 +41,7 @@ function driveNode(drive) {
     const span = make("span", part.name, part.kind === "held" ? "" : part.kind);
     span.style.width = `${(100 * part.bytes) / drive.size_bytes}%`;
     bar.append(span);
-    list.append(make("li", `${part.name} ${size(part.bytes)}`));
+    list.append(make("li", [`${part.name} ${size(part.bytes)}`, part.key].filter(Boolean).join(", ")));
   }
   node.append(title, bar, list);
   return node;

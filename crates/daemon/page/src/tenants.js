@@ -62,6 +62,16 @@ function sortTenants(live, hurts) {
     .map(keyOf);
 }
 
+/// By name: what a tenant's disk says of its key.
+let keys = new Map();
+
+function readKeys(live) {
+  keys = new Map(live.drives.flatMap((drive) => drive.disks).map((disk) => [disk.name, keyWords(disk)]));
+}
+
+/// What stands below a tenant's name.
+const marksOf = (tenant) => [keys.get(tenant.name), labelsOf(tenant)].filter(Boolean).join(", ");
+
 const labelsOf = (tenant) => Object.entries(tenant.labels ?? {}).map((label) => label.join("=")).join(", ");
 
 function rowOf(tenant) {
@@ -112,7 +122,7 @@ function fillRow(tenant, hurts) {
   const who = isBroken(tenant) ? fault(tenant.verdict.blame) : victims.length ? `hurts ${victims.join(", ")}` : "";
   const { latency: took, moved } = tenant;
   setText(row.name, tenant.name);
-  setText(row.labels, labelsOf(tenant));
+  setText(row.labels, marksOf(tenant));
   setText(row.drive, tenant.drive);
   setText(row["state-words"], words);
   setText(row.culprit, who);
@@ -146,12 +156,13 @@ function place(body, nodes) {
 }
 
 function showTenants(live) {
+  readKeys(live);
   const hurts = hurtBy(live);
   sortTenants(live, hurts);
   const wanted = element("filter").value.trim().toLowerCase();
   const byKey = new Map(live.tenants.map((tenant) => [keyOf(tenant), tenant]));
   const matches = (tenant) =>
-    [tenant.name, labelsOf(tenant), tenant.drive, tenant.class, ...stateOf(tenant, []).slice(1)]
+    [tenant.name, marksOf(tenant), tenant.drive, tenant.class, ...stateOf(tenant, []).slice(1)]
       .some((text) => text.toLowerCase().includes(wanted));
   const found = order.map((key) => byKey.get(key)).filter((tenant) => tenant && matches(tenant));
   const shown = found.slice(0, rowsShown);

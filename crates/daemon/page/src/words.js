@@ -44,6 +44,12 @@ function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
+/// Whether a disk is encrypted, and whether its key is here. Nothing of a disk that is not encrypted.
+function keyWords(disk) {
+  if (!disk?.encryption) return "";
+  return disk.locked ? "LOCKED: its key is not here" : "encrypted";
+}
+
 /// With its zone: the host's may be another one.
 function clock(unixMs) {
   const form = { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" };

@@ -1,6 +1,6 @@
 //! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::{BlockSize, Config, Demand, DemandLoad};
+use config::{BlockSize, Config, Demand, DemandLoad, Encryption};
 use engine::{GuestCosts, HostCosts, PathCosts};
 use io_model::QueuePriority;
 use planner::{Load, Site, Size, Tenant, drive_figures};
@@ -62,7 +62,8 @@ fn does_like(one: &Tenant, other: &Tenant) -> bool {
         && is_near(one.mean_len_bytes(), other.mean_len_bytes())
         && (one.read_share - other.read_share).abs() <= ALIKE
         && (&one.name, one.class, one.floor, one.limits) == (&other.name, other.class, other.floor, other.limits)
-        && (one.priority, one.vcpus) == (other.priority, other.vcpus)
+        && (one.priority, one.vcpus, one.encrypted_sector_bytes)
+            == (other.priority, other.vcpus, other.encrypted_sector_bytes)
 }
 
 /// The daemon's drive and host.
@@ -86,6 +87,7 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
         floor: tenant.terms.floor,
         limits: tenant.terms.limits,
         priority: tenant.terms.priority.unasked(),
+        encrypted_sector_bytes: (tenant.encryption != Encryption::None).then_some(tenant.lba_bytes),
         ..undeclared(tenant.is_guaranteed())
     };
     let queues = |jobs: u32| u16::try_from(jobs).unwrap_or(u16::MAX).clamp(1, tenant.queues.max(1));
@@ -129,6 +131,7 @@ pub fn undeclared(guaranteed: bool) -> Tenant {
         load: Load::Closed { depth: if guaranteed { 1 } else { GREEDY_DEPTH } },
         read_share: if guaranteed { 1.0 } else { 0.5 },
         sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
+        encrypted_sector_bytes: None,
         vcpus: if guaranteed { 1 } else { GREEDY_QUEUES },
     }
 }
@@ -165,12 +168,14 @@ mod tests {
                     [[tenant]]\nname = \"log\"\nsize = \"4MiB\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
                     [[tenant]]\nname = \"bulk\"\nsize = \"4MiB\"\nw_bandwidth = \"5MiB/s\"\n[tenant.demand]\n\
                     rw = \"write\"\nrate_iops = \"2k\"\n\
-                    [[tenant]]\nname = \"any\"\nsize = \"4MiB\"\n";
+                    [[tenant]]\nname = \"any\"\nsize = \"4MiB\"\nencryption = \"tenant\"\n";
         let config = Config::parse(Path::new("ek.toml"), text).expect("good");
         let profile = Profile::by_name("p5800x").expect("built in");
         let Question { tenants, assumed, policy, .. } = of_config(&config, &profile);
         assert_eq!(assumed, [true, false, false, false, true]);
         assert_eq!(policy.name(), "wrr");
+        let encrypted = tenants.iter().map(|tenant| tenant.encrypted_sector_bytes);
+        assert_eq!(encrypted.collect::<Vec<_>>(), [None, None, None, None, Some(4096)]);
         let loads: Vec<Load> = tenants.iter().map(|tenant| tenant.load).collect();
         let closed = |depth| Load::Closed { depth };
         let open = |rate_iops| Load::Open { rate_iops };

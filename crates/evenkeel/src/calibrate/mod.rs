@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use backend_memory::NullDrive;
-use calibrate::{Clock, DEPTH, Effort, Facts, Failure, Fit, HWQS, Rig, Session};
+use calibrate::{CipherTimes, Clock, DEPTH, Effort, Facts, Failure, Fit, HWQS, Rig, Session};
 use io_model::units::Size;
 use io_model::{Backend, Nanos};
 use progress::Progress;
@@ -171,6 +171,8 @@ impl Job<'_> {
         let took = state.elapsed();
         let fitted =
             calibrate::fit(&state.seen, self.facts, &self.name, &self.title).context("nothing was measured")?;
+        let cipher = CipherTimes::measure(RealClock::start, self.stop);
+        let fitted = cipher.into_iter().fold(fitted, |fitted, cipher| cipher.in_fit(fitted));
         let compared = calibrate::judge(&fitted.profile, self.facts, self.effort, &state.seen);
         let text = self.text(&fitted, took);
         Profile::from_toml(&text).map_err(|error| anyhow::anyhow!("the fitted profile is invalid: {error}"))?;

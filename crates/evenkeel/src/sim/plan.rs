@@ -142,8 +142,8 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     let mut runs: Vec<(usize, Run)> = Vec::new();
     let mut alone_of = Vec::new();
     let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
-        (one.terms.class, one.vcpus, one.vqs, one.size_bytes)
-            == (other.terms.class, other.vcpus, other.vqs, other.size_bytes)
+        (one.terms.class, one.vcpus, one.vqs, one.size_bytes, one.encrypted_sector_bytes)
+            == (other.terms.class, other.vcpus, other.vqs, other.size_bytes, other.encrypted_sector_bytes)
             && (&one.workload, &one.trace) == (&other.workload, &other.trace)
     };
     for (index, tenant) in scenario.tenants.iter().enumerate() {

@@ -29,6 +29,7 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
         limits: tenant.terms.limits,
         priority: tenant.terms.priority.unasked(),
         vcpus: tenant.vcpus,
+        encrypted_sector_bytes: tenant.encrypted_sector_bytes,
         ..undeclared(tenant.terms.class.is_guaranteed())
     };
     match &tenant.demand {

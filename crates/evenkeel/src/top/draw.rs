@@ -25,7 +25,7 @@ struct Column {
 }
 
 /// From the left; what finds no room is left out, by `RANKS`.
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     Column { title: "tenant", width: 16, cell: |_, row| Line::raw(row.name.clone()) },
     Column { title: "drive", width: 10, cell: |_, row| Line::raw(row.drive.clone()) },
     Column { title: "promise", width: 18, cell: |_, row| Line::raw(table::promise(row)) },
@@ -35,12 +35,13 @@ const COLUMNS: [Column; 11] = [
     Column { title: "mean", width: 8, cell: |_, row| number(table::span(row.mean_us)) },
     Column { title: "p99", width: 8, cell: |_, row| number(table::span(row.p99_us)) },
     Column { title: "expected", width: 8, cell: |_, row| number(foreseen(row)) },
+    Column { title: "key", width: 6, cell: |_, row| key(row) },
     Column { title: "p99 over time", width: CHART_SPANS as u16, cell: |app, row| chart(app, row) },
     Column { title: "who hurts whom", width: 30, cell: |app, row| between(app, row) },
 ];
 
 /// Places in `COLUMNS`, the most wanted first.
-const RANKS: [usize; 11] = [0, 7, 3, 10, 2, 4, 5, 9, 6, 8, 1];
+const RANKS: [usize; 12] = [0, 7, 3, 11, 2, 4, 5, 10, 6, 8, 9, 1];
 
 /// Draws all of it, as far as there is room.
 pub fn draw(frame: &mut Frame<'_>, app: &mut App) {
@@ -163,6 +164,10 @@ fn said(row: &TenantRow) -> Line<'static> {
     })
 }
 
+fn key(row: &TenantRow) -> Line<'static> {
+    Line::styled(table::key(row), if row.locked { Color::Yellow } else { Color::Reset })
+}
+
 fn foreseen(row: &TenantRow) -> String {
     row.predicted.as_ref().map_or("-".to_owned(), |predicted| table::span(predicted.p99_us))
 }
@@ -220,6 +225,10 @@ fn known(app: &App, row: &TenantRow) -> Vec<Line<'static>> {
         table::span(row.p99_us),
         table::span(row.p999_us)
     )));
+    if let Some(owner) = &row.encryption {
+        let words = if row.locked { ", which is not here: no client can attach" } else { "" };
+        lines.push(Line::raw(format!("encrypted with a key of the {owner}{words}")));
+    }
     if let Some(predicted) = &row.predicted {
         lines.push(Line::raw(format!(
             "foreseen for its {} load: {} IOPS, mean {}, p99 {}",
@@ -354,6 +363,20 @@ mod tests {
         app.take(snapshot(vec![tenant("web", serde_json::json!({}))]), Vec::new());
         assert!(screen(&mut app, 100, 10)[4].starts_with("web"));
         assert_eq!(press(&mut app, KeyCode::Char('q')), Does::End);
+    }
+
+    /// A locked disk that looks like one that nobody uses.
+    #[test]
+    fn keys_are_shown_and_those_that_are_missing() {
+        let mut app = App::new(None);
+        let keys = [("db", "tenant", true), ("web", "host", false)];
+        let row = |(name, owner, locked)| tenant(name, serde_json::json!({"encryption": owner, "locked": locked}));
+        app.take(snapshot(keys.map(row).to_vec()), Vec::new());
+        let lines = screen(&mut app, 150, 40);
+        assert!(lines[4].starts_with("db") && lines[4].contains("locked"), "{lines:#?}");
+        assert!(lines[5].starts_with("web") && lines[5].contains("host"), "{lines:#?}");
+        let text = lines.join("\n");
+        assert!(text.contains("encrypted with a key of the tenant, which is not here: no client can attach"), "{text}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use ssd_model::Profile;
 
 use crate::harness::{Home, errors, evenkeel, run, wait_for};
 use crate::json::{self, Prints};
@@ -51,6 +52,8 @@ fn a_model_is_measured_and_its_profile_is_accepted() {
     assert!(!home.path("mine.toml.state").exists(), "nothing is left to go on with");
     let written = fs::read_to_string(&profile).unwrap();
     assert!(written.contains("name = \"mine\"") && written.contains("95 % confidence interval"), "{written}");
+    let cipher = Profile::from_toml(&written).unwrap().cipher.unwrap();
+    assert!(0 < cipher.sector_512_ns && cipher.sector_512_ns < cipher.sector_4096_ns, "{cipher:?}");
     let config = home.configure(&device.replace("PROFILE", text(&profile)));
     let output = run(&["check", text(&config)]);
     assert!(output.status.success(), "{}", errors(&output));

@@ -1,21 +1,25 @@
-//! Encryption at rest: what lies on the drive, in the state, and what a lost host key does.
+//! Encryption at rest: what lies on the drive, in the state and in memory, what a lost key does, and what people see.
 
-use std::fs::{self, Permissions};
-use std::io::ErrorKind;
+use std::fs::{self, File, Permissions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Command, ExitStatus};
 
-use api::{DiskSpec, DiskState, Erasure, HostKeys, Rest, api_path};
-use layout::CRASH_POINTS;
+use keys::{HostKeys, StoredKey};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use serde_json::Value;
 
-use crate::apply::listed;
-use crate::crashes;
 use crate::disks::{done, refused};
-use crate::guest::{Guest, pattern};
-use crate::harness::{Home, wait_for};
+use crate::guest::pattern;
+use crate::harness::{Home, evenkeel, run, wait_for};
+use crate::keeper::kept_with;
+use crate::metrics::{body, on_socket, scrape};
+use crate::privileges::is_root;
 
-fn config(keys: &str) -> String {
+pub(crate) fn config(keys: &str) -> String {
     format!(
         "{keys}[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
          [[tenant]]\nname = \"secret\"\nsize = \"8MiB\"\nencryption = \"host\"\n\
@@ -31,10 +35,14 @@ fn count(path: &Path, pattern: &[u8]) -> usize {
     if !path.is_file() {
         return 0;
     }
-    fs::read(path).unwrap().windows(pattern.len()).filter(|at| *at == pattern).count()
+    count_in(&fs::read(path).unwrap(), pattern)
 }
 
-fn host_key(home: &Home) {
+fn count_in(bytes: &[u8], pattern: &[u8]) -> usize {
+    bytes.windows(pattern.len()).filter(|at| *at == pattern).count()
+}
+
+pub(crate) fn host_key(home: &Home) {
     let key = home.path("host.key");
     fs::write(&key, "5a".repeat(32)).unwrap();
     fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();
@@ -152,6 +160,9 @@ fn a_tenants_own_key_is_in_memory_alone() {
     let erased = done(&home, &format!("{} --erase", unlock("other")));
     assert_eq!(erased["state"], "served");
     assert!(home.attach("secret").read(16, 16).unwrap() != data);
+    wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
+    let told = happened(&home, "secret");
+    assert_eq!(told, ["locked", "unlocked", "locked", "erased", "unlocked", "locked"]);
     daemon.stop();
     for name in ["own", "other"] {
         fs::remove_file(home.path(name)).unwrap();
@@ -208,162 +219,146 @@ fn another_host_key_takes_over_while_a_client_goes_on() {
     daemon.stop();
 }
 
-/// How far the re-encryption of "secret" is, in bytes. `None`: it is over.
-fn reencrypted_bytes(home: &Home) -> Option<u64> {
-    let operations = listed(home, &["operations", "--json"]);
-    let its = operations.iter().find(|it| it["kind"] == "reencrypt" && it["disk"] == "secret")?;
-    assert_ne!(its["state"], "failed", "{its}");
-    its["done_bytes"].as_u64()
+/// What the present daemon's events tell of a disk's key.
+fn happened(home: &Home, disk: &str) -> Vec<String> {
+    let output =
+        evenkeel().args(["events", "--json"]).env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock")).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_disk = events.filter(|event| event["tenant"] == disk);
+    let kinds = of_disk.map(|event| event["kind"].as_str().unwrap().to_owned());
+    kinds.filter(|kind| ["locked", "unlocked", "erased", "deleted"].contains(&kind.as_str())).collect()
 }
 
-/// A disk with two keys that a guest, a kill, a stop or an erasure meets half-way.
+/// A locked disk that looks like an idle one, or an encrypted one like any other, in one place where people look.
 #[test]
-fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
+fn encrypted_and_locked_disks_are_seen_wherever_disks_are() {
+    let home = Home::new();
+    home.configure(&config("").replace("\"host\"", "\"tenant\""));
+    fs::write(home.path("own"), format!("{}{}\n", "3a".repeat(32), "77".repeat(32))).unwrap();
+    let daemon = home.serve();
+    done(&home, "create part --size 4MiB --encryption tenant --attach plain");
+    let seen = |is_locked: bool| {
+        let runtime_dir = home.runtime_dir();
+        let stats = |more: &[&str]| {
+            let arguments = ["stats", "--once", "--interval", "0", "--runtime-dir", runtime_dir.to_str().unwrap()];
+            String::from_utf8(run(&[&arguments, more].concat()).stdout).unwrap()
+        };
+        let rows: Value = serde_json::from_str(&stats(&["--json"])).unwrap();
+        let row = |name: &str| rows["tenants"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
+        assert_eq!((&row("secret")["encryption"], row("secret")["locked"] == true), (&"tenant".into(), is_locked));
+        assert_eq!((&row("plain")["encryption"], &row("plain")["locked"]), (&Value::Null, &Value::Null));
+        let table = stats(&[]);
+        let line = table.lines().find(|line| line.starts_with("secret")).unwrap();
+        assert!(line.contains(if is_locked { " locked " } else { " tenant " }), "{table}");
+        // The daemon repeats these answers for a second.
+        wait_for("the page's figures", || {
+            let live: Value = serde_json::from_str(body(&on_socket(&home, "GET /live", ""))).unwrap();
+            let disks = live["drives"][0]["disks"].as_array().unwrap();
+            let disk = disks.iter().find(|disk| disk["name"] == "secret").unwrap();
+            assert_eq!(disk["encryption"], "tenant");
+            ((disk["locked"] == true) == is_locked).then_some(())
+        });
+        let locked = format!("evenkeel_disk_locked{{drive=\"device\",disk=\"secret\"}} {}.0\n", u8::from(is_locked));
+        let metrics = wait_for("the metrics", || Some(scrape(&home)).filter(|metrics| metrics.contains(&locked)));
+        for (disk, encrypted, locked) in [("secret", 1, Some(is_locked)), ("plain", 0, None), ("part", 1, Some(true))] {
+            let labels = format!("{{drive=\"device\",disk=\"{disk}\"}}");
+            assert!(metrics.contains(&format!("evenkeel_disk_encrypted{labels} {encrypted}.0\n")), "{metrics}");
+            let locked = locked.map(|is_locked| format!("evenkeel_disk_locked{labels} {}.0\n", u8::from(is_locked)));
+            assert!(locked.is_none_or(|line| metrics.contains(&line)), "{disk}: {metrics}");
+        }
+        assert!(!metrics.contains("evenkeel_disk_locked{drive=\"device\",disk=\"plain\""), "{metrics}");
+    };
+    seen(true);
+    done(&home, &format!("unlock secret --key-file {}", home.path("own").display()));
+    seen(false);
+    assert_eq!(happened(&home, "part"), ["locked"], "of a namespace, too");
+    done(&home, "delete part --yes --force");
+    assert_eq!(happened(&home, "part"), ["locked", "deleted"]);
+    daemon.stop();
+}
+
+/// A file that makes other disks out of those that are there.
+#[test]
+fn an_exported_file_says_how_disks_are_encrypted() {
     let home = Home::new();
     host_key(&home);
-    let keys = "[keys]\nhost_key = \"HOST/host.key\"\n";
-    let sized = config(keys).replace("size = \"64MiB\"", "size = \"160MiB\"");
-    home.configure(&sized.replace("name = \"secret\"", "name = \"declared\""));
-    let daemon = home.serve();
-    done(&home, "create secret --size 128MiB --encryption host --wait");
-    let data = pattern(1, 64 << 10);
-    let places = [0, 5000, 16000, 32752];
-    let mut guest = home.attach("secret");
-    places.iter().for_each(|at| guest.write(*at, &data).unwrap());
-    let is_kept = |guest: &mut Guest| places.iter().all(|at| guest.read(*at, 16).unwrap() == data);
-    drop(guest);
-    let half_way = || {
-        wait_for("the middle of the disk", || {
-            let bytes = reencrypted_bytes(&home).expect("it is not over yet");
-            (bytes > 16 << 20).then_some(())
-        });
+    let file = |encryption: &str, more: &str| {
+        let device = format!("[device]\nencryption = \"{encryption}\"\nbackend");
+        let keys = "[keys]\nhost_key = \"HOST/host.key\"\n";
+        config(keys).replace("[device]\nbackend", &device).replace("encryption = \"host\"\n[[", "[[") + more
     };
-    let over = || wait_for("its end", || reencrypted_bytes(&home).is_none().then_some(()));
-    let image = || fs::read(home.path("drive.img")).unwrap();
-
-    // Under a guest that verifies what it reads.
-    let load = home.load("secret", "--rw randrw --bs 16k --iodepth 8 --offset 70M --size 32M --verify --runtime 60s");
-    wait_for("the guest", || (done(&home, "show secret")["attached"] == true).then_some(()));
-    let before = image();
-    done(&home, "reencrypt secret");
-    let told = refused(&home, "reencrypt secret");
-    assert!(told.contains("disk \"secret\" is being re-encrypted"), "{told}");
-    let told = refused(&home, "grow secret --size 130MiB");
-    assert!(told.contains("disk \"secret\" is being re-encrypted"), "{told}");
-    over();
-    load.stop();
-    let after = image();
-    let sectors = || before.chunks(4096).zip(after.chunks(4096));
-    let same = sectors().filter(|(one, other)| one == other && one.iter().any(|byte| *byte != 0)).count();
-    assert_eq!(same, 0, "sectors that have their former key");
-    assert!(sectors().any(|(one, other)| one == other), "sectors that were empty");
-    assert!(is_kept(&mut home.attach("secret")));
-
-    // Killed, and stopped.
-    done(&home, "reencrypt secret");
-    half_way();
-    drop(daemon);
+    home.configure(&file("host", ""));
     let daemon = home.serve();
-    assert!(is_kept(&mut home.attach("secret")));
-    half_way();
+    done(&home, "create made --size 4MiB");
     daemon.stop();
+    home.configure(&file("none", "[[tenant]]\nname = \"late\"\nsize = \"4MiB\"\n"));
     let daemon = home.serve();
-    over();
-    assert!(is_kept(&mut home.attach("secret")));
-    assert_eq!(
-        fs::read_dir(home.path(""))
-            .unwrap()
-            .filter(|it| { it.as_ref().unwrap().file_name().to_string_lossy().contains("reencrypt") })
-            .count(),
-        0,
-        "no journal stays"
-    );
-
-    done(&home, "create part --size 4MiB --encryption host --attach secret");
-    done(&home, "reencrypt part --wait");
-
-    // Its journal is lost: locked, rather than half of it noise. And it can be erased.
-    done(&home, "reencrypt secret");
-    half_way();
-    drop(daemon);
-    let journal = fs::read_dir(home.path("")).unwrap().map(|it| it.unwrap().path());
-    let journal = journal.filter(|path| path.to_string_lossy().contains("reencrypt")).collect::<Vec<_>>();
-    fs::write(&journal[0], "").unwrap();
-    let daemon = home.serve();
-    assert_eq!(done(&home, "show secret")["state"], "locked");
-    daemon.wait_log("the journal of its re-encryption", 1);
-    done(&home, "erase secret --yes");
-    assert_eq!((done(&home, "show secret")["state"].clone(), reencrypted_bytes(&home)), ("served".into(), None));
-    // Amid another one.
-    home.attach("secret").write(0, &data).unwrap();
-    done(&home, "reencrypt secret");
-    half_way();
-    done(&home, "erase secret --yes");
-    assert_eq!(reencrypted_bytes(&home), None);
-    let noise = home.attach("secret").read(0, 16).unwrap();
-    assert!(noise != data && noise.iter().any(|byte| *byte != 0));
+    let output = evenkeel().arg("export").env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     daemon.stop();
+    let written: toml::Table = toml::from_str(&text).unwrap();
+    let of = |name: &str| {
+        let mut tenants = written["tenant"].as_array().unwrap().iter();
+        let tenant = tenants.find(|tenant| tenant["name"].as_str() == Some(name)).unwrap();
+        tenant.get("encryption").and_then(toml::Value::as_str)
+    };
+    assert_eq!(["secret", "plain", "made", "late"].map(of), [Some("host"), Some("host"), Some("host"), None], "{text}");
 }
 
-/// What becomes of an encrypted disk, one after the other.
-#[derive(Clone, Copy)]
-enum Step {
-    Create,
-    Reencrypt,
-    Rewrap,
-    Erase,
+/// Memory of a process, as root reads it.
+fn memory_of(pid: u32) -> Vec<u8> {
+    let mut memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut all = Vec::new();
+    for map in maps.lines().filter(|map| map.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rw"))) {
+        let (start, end) = map.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+        memory.seek(SeekFrom::Start(start)).unwrap();
+        // What a file no longer backs can't be read.
+        let _ = memory.by_ref().take(end - start).read_to_end(&mut all);
+    }
+    all
 }
 
-/// A key that is lost, or a former one that is still there, where the daemon dies amid the layout's record of it.
+/// Data or keys in the keeper's memory, which outlives the daemon, or a daemon that dumps its own into a file.
 #[test]
-fn a_daemon_that_dies_amid_a_change_of_keys_leaves_one_key() {
-    let data = pattern(1, 64 << 10);
-    let run = |home: &Home, step: Step| -> anyhow::Result<()> {
-        let rest = Rest::new(api_path(&home.runtime_dir()));
-        match step {
-            Step::Create => {
-                let encryption = Some("host".to_owned());
-                let size = "2MiB".to_owned();
-                rest.create(&DiskSpec { name: "made".into(), size, encryption, ..DiskSpec::default() })?;
-                home.attach("made").write(16, &data).unwrap();
-            }
-            Step::Reencrypt => drop(rest.reencrypt("made")?),
-            Step::Rewrap => {
-                let lines = format!("{}\n{}\n", "5b".repeat(32), "5a".repeat(32));
-                fs::set_permissions(home.path("host.key"), Permissions::from_mode(0o600))?;
-                fs::write(home.path("host.key"), &lines)?;
-                drop(rest.host_keys(&HostKeys { lines })?);
-            }
-            Step::Erase => drop(rest.erase("made", Erasure { force: true })?),
-        }
-        crashes::wait_until_nothing_is_left(&rest)
-    };
-    let steps = [Step::Create, Step::Reencrypt, Step::Rewrap, Step::Erase];
-    // How many steps were done.
-    let trial = |at: &str| {
-        let home = Home::new();
-        host_key(&home);
-        home.configure(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
-        let died =
-            crashes::run_until_it_dies(&home, at, &steps, |_, done: &mut usize| *done += 1, |it| run(&home, it))?;
-        let daemon = home.serve();
-        let rest = Rest::new(api_path(&home.runtime_dir()));
-        crashes::wait_until_nothing_is_left(&rest).unwrap();
-        let made = rest.disks().unwrap().into_iter().find(|disk| disk.name == "made");
-        assert!(made.is_some() || died[0] == 0, "{at}: the disk is lost");
-        if let Some(made) = made {
-            assert_eq!(made.state, DiskState::Served, "{at}");
-            let mut guest = home.attach("made");
-            let (read, may_be_erased) = (guest.read(16, 16).unwrap(), died[1] == 4);
-            let was_written = died[0] >= 1;
-            assert!(read == data || may_be_erased || !was_written, "{at}: its data is lost");
-            guest.write(16, &data).unwrap();
-            assert!(guest.read(16, 16).unwrap() == data, "{at}");
-        }
-        daemon.stop();
-        Some(())
-    };
-    let deaths: usize = (0..CRASH_POINTS.len()).map(|point| crashes::at_each_passing(point, trial)).sum();
-    // The start, a new disk, both ends of a re-encryption, another host key, an erasure.
-    assert!(deaths >= 6 * CRASH_POINTS.len(), "{deaths} deaths only");
+fn neither_the_keeper_nor_a_core_dump_has_data_or_keys() {
+    if !is_root() {
+        return;
+    }
+    let (home, keeper) = kept_with(&config("[keys]\nhost_key = \"HOST/host.key\"\n"));
+    host_key(&home);
+    let daemon = home.serve();
+    let secret: Vec<u8> = (0..64).map(|at| 0xc3 ^ at).collect();
+    let mut guest = home.attach("secret");
+    guest.write(16, &secret.repeat(1024)).unwrap();
+    let layout: toml::Table = toml::from_str(&fs::read_to_string(home.path("drive.img.layout.toml")).unwrap()).unwrap();
+    let tenants = layout["tenant"].as_array().unwrap();
+    let record = tenants.iter().find(|tenant| tenant["name"].as_str() == Some("secret")).unwrap();
+    let Ok(StoredKey::Host(wrapped)) = record["key"].clone().try_into() else { panic!("{record}") };
+    let hosts = HostKeys::parse("5a".repeat(32).as_bytes()).unwrap();
+    let data_key = wrapped.unwrap(&hosts, record["serial"].as_str().unwrap()).unwrap();
+    let [one, other] = [&data_key.bytes()[..32], &data_key.bytes()[32..]];
+    let of_keeper = memory_of(keeper.id());
+    let path = home.runtime_dir().join("keeper");
+    assert!(count_in(&of_keeper, path.to_str().unwrap().as_bytes()) > 0, "so the search finds what there is");
+    for (what, bytes) in [("data", &secret[..]), ("host key", &[0x5a; 32]), ("data key", one), ("data key", other)] {
+        assert_eq!(count_in(&of_keeper, bytes), 0, "{what}");
+    }
+    assert!(count_in(&memory_of(daemon.id()), &[0x5a; 32]) > 0, "where there is a key, the search finds it");
+    // The kernel says of each process that it kills whether it dumped its memory.
+    let mut other = Command::new("sleep").arg("1000").current_dir(home.path("")).spawn().unwrap();
+    assert!(aborts_with_core(other.id(), || other.wait().unwrap()), "cores are dumped here");
+    assert!(!aborts_with_core(daemon.id(), || daemon.end()));
+}
+
+/// Whether a process without a limit of its core's size dumps one when it aborts.
+fn aborts_with_core(pid: u32, wait: impl FnOnce() -> ExitStatus) -> bool {
+    let pid = Pid::from_raw(pid as i32).unwrap();
+    prlimit(Some(pid), Resource::Core, Rlimit { current: None, maximum: None }).unwrap();
+    kill_process(pid, Signal::ABORT).unwrap();
+    let status = wait();
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
+    status.core_dumped()
 }

@@ -228,6 +228,11 @@ impl Daemon {
         assert_eq!(status.code(), Some(0), "{status}");
     }
 
+    /// Waits for its end by something else than a request.
+    pub fn end(mut self) -> ExitStatus {
+        wait_exit(&mut self.child, "the daemon's end")
+    }
+
     pub fn stop(mut self) {
         assert!(self.is_alive(), "the daemon ended by itself");
         self.terminate();

@@ -35,6 +35,10 @@ impl Keeper {
         wait_for("the keeper", || is_listening(&socket).then_some(()));
         Self(child)
     }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
 }
 
 /// Whether a process listens there.

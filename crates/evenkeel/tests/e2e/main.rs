@@ -52,6 +52,7 @@ mod privileges;
 mod prometheus;
 mod promises;
 mod raw;
+mod reencryption;
 mod resources;
 mod several_drives;
 mod shutdown;

@@ -15,7 +15,7 @@ const CONFIG: &str = "[daemon]\nuser = \"4001\"\n\
                       [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n\
                       [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n";
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         eprintln!("skipped: only root can become somebody else");

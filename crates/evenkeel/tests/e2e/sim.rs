@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use ssd_model::Cipher;
 
 use crate::harness::{Home, errors, run};
 
@@ -49,6 +50,24 @@ fn six_noisy_neighbours_under_every_policy() {
     // Seven tenants, of two kinds.
     let alone = outcome["alone_mean_ns"].as_array().unwrap();
     assert!(alone.len() == 7 && alone[1] == alone[6] && alone[0] != alone[1], "{alone:?}");
+}
+
+/// A key of the file that changes nothing.
+#[test]
+fn an_encrypted_tenant_is_charged_for_the_cipher() {
+    let home = Home::new();
+    let mean_ns = |encryption: &str| {
+        let tenant = format!("[[tenant]]\nname = \"db\"\nvcpus = 1\nencryption = \"{encryption}\"\n");
+        let workload = "[tenant.workload]\nkind = \"fio\"\nrw = \"randread\"\n";
+        let head = "policies = [\"passthrough\"]\n[drive]\nprofile = \"p5800x\"\n[run]\nduration = \"20ms\"\n";
+        let played = simulate(&home.write_config("scenario.toml", &[head, &tenant, workload].concat()), &[]);
+        played["items"][0]["tenants"][0]["latency"]["mean_ns"].as_f64().unwrap()
+    };
+    let (plain_ns, cipher_ns) = (mean_ns("none"), Cipher::default().sector_4096_ns as f64);
+    for encryption in ["host", "tenant"] {
+        let added_ns = mean_ns(encryption) - plain_ns;
+        assert!((0.5 * cipher_ns..2.0 * cipher_ns).contains(&added_ns), "{encryption}: {added_ns} ns");
+    }
 }
 
 #[test]

@@ -134,12 +134,20 @@ fn attempt(seen: &Seen, facts: Facts, name: &str, description: &str) -> Option<F
     if let Writes::Programmed { .. } = profile.writes {
         fit_writes::refine(&mut profile, &mut parts);
     }
-    let basis = parts
-        .parameters
-        .iter()
-        .map(|Parameter { name, source }| Basis { parameter: (*name).into(), text: tell(name, source).into() });
-    profile.basis = basis.collect();
-    Some(Fit { profile, parameters: parts.parameters })
+    let mut fit = Fit { profile, parameters: Vec::new() };
+    fit.add(parts.parameters.into_iter());
+    Some(fit)
+}
+
+impl Fit {
+    /// Notes more parameters of the profile with their sources.
+    pub(crate) fn add(&mut self, more: impl Iterator<Item = Parameter>) {
+        self.parameters.extend(more);
+        let basis = self.parameters.iter();
+        let basis = basis
+            .map(|Parameter { name, source }| Basis { parameter: (*name).into(), text: tell(name, source).into() });
+        self.profile.basis = basis.collect();
+    }
 }
 
 /// A source in the words of a profile's `[basis]`.
@@ -328,6 +336,7 @@ impl<'s> Parts<'s> {
             link_write_mb_s,
             arbitration: Arbitration::RoundRobin { burst: self.seen.burst.flatten().unwrap_or(1).clamp(1, 1024) },
             window: window.clamp(1, 65_535),
+            cipher: None,
             basis: [].into(),
         }
     }

@@ -11,6 +11,7 @@
 //! | `estimate` | medians, confidence intervals |
 //! | `fit`, `fit_writes` | turn the measurements into a [`Profile`](ssd_model::Profile), each parameter with its [`Source`] |
 //! | `model`, `judge` | the same loads on the fitted profile: how well it predicts |
+//! | `cipher` | what encryption costs this host |
 //!
 //! Each parameter has an experiment that depends on it alone:
 //!
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod cells;
+mod cipher;
 mod clock;
 mod estimate;
 mod fit;
@@ -43,6 +45,7 @@ mod session;
 mod window_stages;
 mod write_stages;
 
+pub use cipher::CipherTimes;
 pub use clock::{Clock, VirtualClock};
 pub use estimate::Estimate;
 pub use fit::{Fit, Parameter, Source, fit};

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use config::reading::{
-    Items, Schema, Section, Sink, THE_TOP, TenantRules, Text, boolean, count, integer, kind, name, or, parse_document,
-    profile, read_terms, seed, size, small_integer, span_in,
+    Items, Schema, Section, Sink, THE_TOP, TenantRules, Text, boolean, choice, count, integer, kind, name, or,
+    parse_document, profile, read_terms, seed, size, small_integer, span_in,
 };
 use config::{ConfigErrors, Profile, TENANTS_MAX};
 use io_model::Nanos;
@@ -54,6 +54,7 @@ const TENANT: &[&str] = &[
     "vcpus",
     "queues",
     "size",
+    "encryption",
     "workload",
 ];
 
@@ -250,10 +251,12 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
         None if section.has("size") => None,
         None => Some(Spanned::new(span.clone(), TENANT_DEFAULT)),
     };
+    let encryption = [("none", false), ("host", true), ("tenant", true)];
+    let is_encrypted = or(sink, &section, "encryption", false, choice(&encryption, &[]));
     let no_client = ("a scenario's tenants ask for none", "write urgent, high, medium or low");
     let terms = read_terms(sink, &section, rules, Some(no_client));
     let work = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
-    TenantDraft { span, name, copies, terms, vcpus, queues, size, work }
+    TenantDraft { span, name, copies, terms, vcpus, queues, size, is_encrypted, work }
 }
 
 fn read_workload(

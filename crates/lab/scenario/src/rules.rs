@@ -17,6 +17,9 @@ use crate::fault::KindDraft;
 use crate::read::Draft;
 use crate::workload::Work;
 
+/// What encrypted disks have unless somebody asks for others.
+const SECTOR_BYTES: u32 = 4096;
+
 /// A tenant as far as it could be read.
 pub(crate) struct TenantDraft {
     pub span: Range<usize>,
@@ -26,6 +29,7 @@ pub(crate) struct TenantDraft {
     pub vcpus: Option<u16>,
     pub queues: Option<u16>,
     pub size: Option<Spanned<Size>>,
+    pub is_encrypted: Option<bool>,
     pub work: Option<Work>,
 }
 
@@ -103,6 +107,7 @@ fn tenants(drafts: &[TenantDraft]) -> Vec<ScenarioTenant> {
             vqs: draft.queues?,
             queue_priorities: Vec::new(),
             size_bytes: draft.size.as_ref()?.get_ref().0,
+            encrypted_sector_bytes: draft.is_encrypted?.then_some(SECTOR_BYTES),
             workload,
         };
         Some(ScenarioTenant { tenant, demand, trace, mark: name.span() })

@@ -18,6 +18,7 @@ fn tenant(class: Class, jobs: u32, iodepth: u32) -> Tenant {
         vcpus: jobs as u16,
         vqs: jobs as u16,
         queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
         size_bytes: 10 << 30,
         workload: Workload::Fio(Fio::random_4k(jobs, iodepth, 100)),
     }

@@ -117,7 +117,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
 
     /// What a poller has of a tenant: all of its VQs, or the next one that none has yet.
     fn source(&mut self, poller: u16, tenant: usize, disk: Extents, sabotage: Sabotage) -> (Observed, Arc<Probe>) {
-        let Tenant { vqs, terms, ref queue_priorities, .. } = self.scenario.tenants[tenant];
+        let Tenant { vqs, terms, encrypted_sector_bytes, ref queue_priorities, .. } = self.scenario.tenants[tenant];
         let nodes = &mut self.nodes_of[tenant];
         if nodes.end == 0 {
             *nodes = poller..poller;
@@ -143,6 +143,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             vq_bits: vqs.clone().fold(0, |bits, vq| bits | 1 << vq),
             vqs,
             priorities: queue_priorities.clone(),
+            cipher_ns: encrypted_sector_bytes.map_or(0, |bytes| self.scenario.profile.cipher_ns(bytes)),
             sabotage,
         };
         (Observed::new(source, disk), probe)

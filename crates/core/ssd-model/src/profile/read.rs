@@ -4,7 +4,7 @@ use io_model::WrrWeights;
 use toml::de::DeTable;
 
 use super::table::{NamedText, ProfileError, Table, Text, shown};
-use super::{Basis, Gc, Nand, Placement, Profile, Writes};
+use super::{Basis, Cipher, Gc, Nand, Placement, Profile, Writes};
 use arbitration::{Arbitration, QuantaKib};
 
 const MAX_NS: u64 = 1_000_000_000;
@@ -64,6 +64,7 @@ pub(super) fn profile(source: &str) -> Result<Profile, ProfileError> {
         link_write_mb_s: top.number("link_write_mb_s", 1..=MAX_MB_S, "MB/s")?,
         arbitration: arbitration(&mut top)?,
         window: top.number("window", 1..=MAX_WINDOW, "commands")?,
+        cipher: cipher(&mut top)?,
         basis: [].into(),
     };
     if profile.placement == Placement::Pooled && matches!(profile.writes, Writes::Programmed { .. }) {
@@ -194,6 +195,16 @@ fn gc(top: &mut Table<'_, '_>, writes: Writes) -> Result<Option<Gc>, ProfileErro
     };
     table.finish()?;
     Ok(Some(gc))
+}
+
+fn cipher(top: &mut Table<'_, '_>) -> Result<Option<Cipher>, ProfileError> {
+    let Some(mut table) = top.table("cipher", "cipher.")? else { return Ok(None) };
+    let cipher = Cipher {
+        sector_512_ns: table.number("sector_512_ns", 0..=MAX_NS, "ns")?,
+        sector_4096_ns: table.number("sector_4096_ns", 0..=MAX_NS, "ns")?,
+    };
+    table.finish()?;
+    Ok(Some(cipher))
 }
 
 fn basis(text: Text<'_>, top: &mut Table<'_, '_>, profile: &Profile) -> Result<Vec<Basis>, ProfileError> {

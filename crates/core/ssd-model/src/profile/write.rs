@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Profile;
 
 /// The tables of a profile besides its top level, in the order of the built-in files.
-const TABLES: [&str; 4] = ["writes", "nand", "weights", "gc"];
+const TABLES: [&str; 5] = ["writes", "nand", "weights", "gc", "cipher"];
 
 pub(super) fn toml(profile: &Profile, heading: &str) -> String {
     let mut out = String::new();

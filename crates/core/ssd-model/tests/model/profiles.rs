@@ -3,7 +3,7 @@
 use arbitration::{Arbitration, QuantaKib};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use ssd_model::{Drive, Kind, Profile, Request, Writes};
+use ssd_model::{Cipher, Drive, Kind, Profile, Request, Writes};
 
 const NAMES: [&str; 7] = ["p5800x", "pm1735", "p3520", "p3700", "sm1715", "pm1725a", "970pro"];
 
@@ -249,6 +249,7 @@ fn a_written_profile_reads_as_the_same() {
     let odd = Profile {
         description: "\"quoted\" \\ and\u{e9}".into(),
         arbitration: Arbitration::DeficitRoundRobin { quanta },
+        cipher: Some(Cipher { sector_512_ns: 300, sector_4096_ns: 900 }),
         basis: [].into(),
         ..Profile::p3520()
     };

@@ -21,6 +21,7 @@ fn tenant(name: &str, class: Class, load: Load, read_share: f64, len_bytes: u64)
         load,
         read_share,
         sizes: vec![Size { len_bytes, part: 1.0 }],
+        encrypted_sector_bytes: None,
         vcpus: 8,
     }
 }

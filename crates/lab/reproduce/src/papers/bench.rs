@@ -44,6 +44,7 @@ pub fn tenant(
         vcpus,
         vqs: vcpus,
         queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
         size_bytes,
         workload,
     }

@@ -85,6 +85,7 @@ fn scenario(policy: impl Into<LabConfig>) -> Scenario {
         vcpus: 4,
         vqs: 4,
         queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio::random_4k(4, 128, 100)),
     };

@@ -111,7 +111,16 @@ fn config(name: &str) -> Option<LabConfig> {
 
 fn reader(name: String, terms: Terms, iodepth: u32) -> Tenant {
     let workload = Workload::Fio(Fio::random_4k(1, iodepth, 70));
-    Tenant { name, terms, vcpus: 1, vqs: 1, queue_priorities: Vec::new(), size_bytes: DISK_BYTES, workload }
+    Tenant {
+        name,
+        terms,
+        vcpus: 1,
+        vqs: 1,
+        queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
+        size_bytes: DISK_BYTES,
+        workload,
+    }
 }
 
 fn draw(policy: LabConfig, seed: u64, changes: usize) -> Scenario {

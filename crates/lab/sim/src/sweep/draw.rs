@@ -225,6 +225,7 @@ fn disks(scenario: &mut Scenario) {
         vcpus: 1,
         vqs: 1,
         queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
         size_bytes: scenario.drive_bytes,
         workload: Workload::Wipe,
     };
@@ -463,6 +464,7 @@ fn tenant(rng: &mut Rng, at: usize) -> Tenant {
         vcpus: rng.u16(1..=8),
         vqs,
         queue_priorities,
+        encrypted_sector_bytes: None,
         size_bytes,
         workload,
     }

@@ -279,7 +279,16 @@ fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
 }
 
 fn tenant(terms: Terms, workload: Workload) -> Tenant {
-    Tenant { name: String::new(), terms, vcpus: 4, vqs: 4, queue_priorities: Vec::new(), size_bytes: 1 << 30, workload }
+    Tenant {
+        name: String::new(),
+        terms,
+        vcpus: 4,
+        vqs: 4,
+        queue_priorities: Vec::new(),
+        encrypted_sector_bytes: None,
+        size_bytes: 1 << 30,
+        workload,
+    }
 }
 
 /// `alone`: the latency of a command with nothing else on the drive.

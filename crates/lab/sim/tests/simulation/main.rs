@@ -1,6 +1,7 @@
 //! Scenarios that are simulated, and what each tenant gets.
 
 mod bounds;
+mod cipher;
 mod common;
 mod contention;
 mod engine;

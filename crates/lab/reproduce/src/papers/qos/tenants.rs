@@ -46,6 +46,7 @@ fn three(policy: &str, low: Load) -> Vec<Tenant> {
         load,
         read_share: 1.0,
         sizes: vec![Size { len_bytes: BYTES.into(), part: 1.0 }],
+        encrypted_sector_bytes: None,
         vcpus: VCPUS,
     };
     asks.map(tenant).collect()

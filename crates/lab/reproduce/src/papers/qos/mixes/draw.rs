@@ -71,6 +71,7 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
         load: Load::Closed { depth: 1 },
         read_share: f64::from(read_percent) / 100.0,
         sizes: sizes.iter().map(size).collect(),
+        encrypted_sector_bytes: None,
         vcpus,
     };
     tenant.load = if rng.u8(..3) == 0 {
