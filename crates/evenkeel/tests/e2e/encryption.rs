@@ -10,7 +10,7 @@ use crate::disks::{done, refused};
 use crate::guest::pattern;
 use crate::harness::{Home, wait_for};
 
-fn config(keys: &str) -> String {
+pub fn config(keys: &str) -> String {
     format!(
         "{keys}[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
          [[tenant]]\nname = \"secret\"\nsize = \"8MiB\"\nencryption = \"host\"\n\
@@ -29,7 +29,7 @@ fn count(path: &Path, pattern: &[u8]) -> usize {
     fs::read(path).unwrap().windows(pattern.len()).filter(|at| *at == pattern).count()
 }
 
-fn host_key(home: &Home) {
+pub fn host_key(home: &Home) {
     let key = home.path("host.key");
     fs::write(&key, "5a".repeat(32)).unwrap();
     fs::set_permissions(&key, Permissions::from_mode(0o400)).unwrap();

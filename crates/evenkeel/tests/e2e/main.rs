@@ -53,6 +53,7 @@ mod prometheus;
 mod promises;
 mod raw;
 mod resources;
+mod sanitize;
 mod several_drives;
 mod shutdown;
 mod sim;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use io_model::TenantId;
-use nvme_controller::{ControllerConfig, Doorbells, Part};
+use nvme_controller::{ControllerConfig, Doorbells, FormatRecord, Part};
 use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cc, Reg};
 
@@ -49,6 +49,7 @@ impl Guest {
             subnqn: "nqn.2026-11.evenkeel:test".into(),
             tenant: TenantId(3),
             namespaces: vec![(NSID, namespace(MIB))],
+            sanitize: None,
             discard: true,
             write_zeroes: true,
             volatile_write_cache: false,
@@ -66,8 +67,11 @@ impl Guest {
         let sink = Arc::clone(&lines);
         let controller = Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]);
         let log = Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a");
-        let on_format = Box::new(move |record| told.send(record).unwrap());
-        let mut device = NvmeDevice::new("a".into(), controller, None, log, on_format);
+        let on_erase = Box::new(move |record| match record {
+            EraseRecord::Format(record) => told.send(record).unwrap(),
+            EraseRecord::Sanitize(_) => {}
+        });
+        let mut device = NvmeDevice::new("a".into(), controller, None, log, on_erase);
         let (ram, fd) = Mapping::memfd("ram", RAM_BYTES as usize).unwrap();
         let mapped = Mapping::shared(fd.as_fd(), 0, RAM_BYTES, true).unwrap();
         device.controller.dma_map(0, RAM_BYTES, Some(mapped), &mut ()).unwrap();
@@ -92,7 +96,7 @@ impl Guest {
         self.device.notify();
         let record = self.records.try_recv().unwrap();
         assert_eq!(record.nsid, nsid);
-        self.device.order(Order::Recorded(record, true), &mut ());
+        self.device.order(Order::Recorded(EraseRecord::Format(record), true), &mut ());
         let mut fetched = Vec::new();
         while self.device.backlog(0) > 0 {
             let Fetch::Command(command, buf, token) = self.device.fetch(0) else { panic!("a step of the Format") };
@@ -108,7 +112,7 @@ impl Guest {
         parts.into_iter().for_each(|(_, token, buf)| self.device.complete(token, Ok(()), buf));
         self.device.notify();
         let record = self.records.try_recv().unwrap();
-        self.device.order(Order::Recorded(record, true), &mut ());
+        self.device.order(Order::Recorded(EraseRecord::Format(record), true), &mut ());
         places
     }
 }
