@@ -36,8 +36,8 @@ fn an_overwrite_goes_on_after_a_detach_and_a_kill() {
     let home = Home::new();
     let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
                   [policy]\nname = \"passthrough\"\n";
-    // 16 MiB take longer than this test.
-    let tenants = "[[tenant]]\nname = \"a\"\nsize = \"16MiB\"\nw_bandwidth = \"256KiB/s\"\n\
+    // Enough for a kill amid it.
+    let tenants = "[[tenant]]\nname = \"a\"\nsize = \"16MiB\"\nw_bandwidth = \"1MiB/s\"\n\
                    [[tenant]]\nname = \"b\"\nsize = \"16MiB\"\n";
     home.configure(&format!("{device}{tenants}"));
     let daemon = home.serve();
@@ -58,7 +58,7 @@ fn an_overwrite_goes_on_after_a_detach_and_a_kill() {
     drop(daemon);
     assert!(layout(&home).contains("state = \"running\"") && layout(&home).contains("formatting_to_lba_bytes = 512"));
 
-    home.configure(&format!("{device}{}", tenants.replace("w_bandwidth = \"256KiB/s\"\n", "")));
+    home.configure(&format!("{device}{}", tenants.replace("w_bandwidth = \"1MiB/s\"\n", "")));
     let daemon = home.serve();
     daemon.wait_log("a: its guest's Sanitize goes on", 1);
     daemon.wait_log("a: sanitized", 1);

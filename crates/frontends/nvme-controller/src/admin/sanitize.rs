@@ -298,11 +298,29 @@ impl<I: Interrupts> Controller<I> {
     /// Sanitize Status (5.16.1.25).
     pub(super) fn sanitize_log(&self) -> SanitizeLog {
         let mut log: SanitizeLog = bytemuck::Zeroable::zeroed();
-        (log.sprog, log.eto, log.etbe, log.etce, log.no_deallocate) =
-            (u16::MAX, u32::MAX, u32::MAX, u32::MAX, [u32::MAX; 3]);
+        (log.sprog, log.eto, log.etbe, log.etce) = (u16::MAX, u32::MAX, u32::MAX, u32::MAX);
+        log.no_deallocate = [u32::MAX; 3];
         let Some(latest) = self.config.sanitize else { return log };
-        let passes = latest.passes();
-        let (mut done_bytes, mut total_bytes, mut passes_done) = (0, 0, passes);
+        let (progress, passes_so_far) = self.sanitize_progress(latest.passes());
+        let (status, passes) = match latest.state {
+            SanitizeState::Running => (sstat::IN_PROGRESS, passes_so_far),
+            SanitizeState::Completed if self.is_untouched() => {
+                (sstat::COMPLETED | sstat::NOTHING_WRITTEN, latest.passes())
+            }
+            SanitizeState::Completed => (sstat::COMPLETED, latest.passes()),
+            SanitizeState::Failed | SanitizeState::Exited => (sstat::FAILED, passes_so_far),
+        };
+        if latest.state == SanitizeState::Running {
+            log.sprog = progress;
+        }
+        log.sstat = status | u16::from(passes) << sstat::PASSES_SHIFT;
+        log.scdw10 = latest.cdw10;
+        log
+    }
+
+    /// How much is erased, in 65536ths, and the passes that are over in all namespaces.
+    fn sanitize_progress(&self, passes: u8) -> (u16, u8) {
+        let (mut done_bytes, mut total_bytes, mut passes_over) = (0, 0, passes);
         for (_, namespace) in self.namespaces.iter() {
             let size_bytes = namespace.config().size_bytes;
             let (its_bytes, its_passes) = match &namespace.format {
@@ -311,21 +329,14 @@ impl<I: Interrupts> Controller<I> {
                 None => (size_bytes, passes),
             };
             (total_bytes, done_bytes) = (total_bytes + u128::from(size_bytes), done_bytes + u128::from(its_bytes));
-            passes_done = passes_done.min(its_passes);
+            passes_over = passes_over.min(its_passes);
         }
-        let status = match latest.state {
-            SanitizeState::Running => sstat::IN_PROGRESS,
-            SanitizeState::Completed => sstat::COMPLETED,
-            SanitizeState::Failed | SanitizeState::Exited => sstat::FAILED,
-        };
-        if latest.state == SanitizeState::Running {
-            log.sprog = ((done_bytes << 16) / total_bytes.max(1)).min(u16::MAX.into()) as u16;
-        }
+        (((done_bytes << 16) / total_bytes.max(1)).min(u16::MAX.into()) as u16, passes_over)
+    }
+
+    /// Whether nothing was written since a Sanitize completed, as far as this process knows.
+    fn is_untouched(&self) -> bool {
         let others_write = self.namespaces.iter().any(|(_, it)| it.config().elsewhere);
-        let is_untouched = self.sanitizing.writes_before == Some(self.health.host_writes) && !others_write;
-        let untouched = if is_untouched && status == sstat::COMPLETED { sstat::NOTHING_WRITTEN } else { 0 };
-        log.sstat = status | u16::from(passes_done) << sstat::PASSES_SHIFT | untouched;
-        log.scdw10 = latest.cdw10;
-        log
+        self.sanitizing.writes_before == Some(self.health.host_writes) && !others_write
     }
 }
