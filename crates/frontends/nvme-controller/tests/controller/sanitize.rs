@@ -124,7 +124,7 @@ fn an_overwrite_writes_each_pass_and_only_what_is_of_the_tenant() {
     assert_eq!(host.admin(Sqe { cdw11: pattern, ..sanitize(cdw10) }).status(), Status::SUCCESS);
     host.run();
     assert!(host.seen.iter().all(|command| command.op == Op::Write && command.fua));
-    let written: u64 = host.seen.iter().map(|command| u64::from(command.len_bytes)).sum();
+    let written: u64 = host.seen.iter().map(|command| command.len_bytes).sum();
     assert_eq!(written, u64::from(passes) * (SIZE_BYTES + OTHERS_BYTES / 2));
     assert!(host.tenant().chunks(4).all(|word| word == (!pattern).to_le_bytes()), "the last pass inverts");
     let (first, second) = (BASE_BYTES..BASE_BYTES + SIZE_BYTES, base_of(2)..base_of(2) + OTHERS_BYTES / 2);

@@ -49,6 +49,6 @@ fn first<'a>(rig: &'a mut Rig<'_>) -> Result<&'a mut Guest> {
 pub fn wait_for_status(guest: &mut Guest, status: u16) -> Result<()> {
     guest.wait_for(
         "the sanitize operation",
-        &format!("set -- $({STATUS}); test $1 = 65535 && test $(($2 & 255)) = {status}"),
+        &format!("(set -- $({STATUS}); test $1 = 65535 && test $(($2 & 255)) = {status})"),
     )
 }
