@@ -1,6 +1,7 @@
 //! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes a namespace step by step, as
 //! device commands of VQ 0, then takes the new block size. Others go on meanwhile, and can be formatted too. With
 //! SES = 2 nothing is zeroed: the controller's user gives the namespace another key before the Format completes.
+//! `sanitize` erases namespaces in this way too.
 //!
 //! The controller's user records durably that a format begins, before the first step, and that it has ended, before it
 //! completes ([`FormatRecord`]). A format that was cut short in between, by a reset, a device error or the process's
@@ -267,7 +268,7 @@ impl<I: Interrupts> Controller<I> {
     pub(crate) fn end_format(&mut self, nsid: u32, status: Status) {
         let Some(Format { cid, record, status: of_others, .. }) = self.namespaces.end_format(nsid) else { return };
         let Some(cid) = cid else {
-            // One that was detached is no part of what a Sanitize erases.
+            // A detached namespace is no part of what a Sanitize erases.
             if !status.is_success() && status != Status::INVALID_NAMESPACE {
                 self.end_sanitize(SanitizeState::Failed);
             }

@@ -203,7 +203,7 @@ impl<I: Interrupts> Controller<I> {
         let all = self.namespaces.iter().filter(|_| is_begun).fold(0, |all, (nsid, _)| all | 1 << (nsid - 1));
         self.formats = self.formats.wrapping_add(1);
         (self.sanitizing.command, self.sanitizing.number) = (Some(*sqe), self.formats);
-        // Who takes over must know the command as one that may have begun it.
+        // The next process must know that this command may have begun it.
         self.record();
         self.record_sanitize(next, all);
         Ok(Reply::Later)
