@@ -152,6 +152,7 @@ fn config() -> ControllerConfig {
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         tenant: TenantId(0),
         namespaces: vec![(1, namespace(1 << 20, 512)), (7, namespace(2 << 20, 4096))],
+        sanitize: None,
         discard: true,
         write_zeroes: true,
         volatile_write_cache: true,

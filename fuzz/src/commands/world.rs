@@ -93,6 +93,7 @@ fn config(choices: &Choices) -> ControllerConfig {
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         tenant: TenantId(0),
         namespaces: vec![(1, first), (2, second)],
+        sanitize: None,
         discard: !choices.no_discard,
         write_zeroes: choices.write_zeroes,
         volatile_write_cache: !choices.no_cache,

@@ -89,6 +89,7 @@ impl Guest {
             subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
             tenant: TenantId(tenant.into()),
             namespaces: vec![(1, namespace)],
+            sanitize: None,
             discard: true,
             write_zeroes: true,
             volatile_write_cache: true,

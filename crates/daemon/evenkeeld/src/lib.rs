@@ -29,6 +29,7 @@ mod disk_zeroing;
 mod drive_hotplug;
 mod error_texts;
 mod file_apply;
+mod guest_erasures;
 mod log;
 mod namespace_changes;
 mod namespaces;

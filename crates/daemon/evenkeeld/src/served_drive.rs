@@ -10,8 +10,7 @@ use api::{DiskError, EventKind};
 use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, DeviceLock, Home, Tenant};
 use io_model::{Extents, HeldRange, Nanos, TenantId};
-use layout::{LayoutFile, Placement};
-use nvme_controller::{FormatRecord, FormatStep};
+use layout::{LayoutFile, Placement, SanitizeState};
 use policy::{Class, Percentile, PolicyConfig, Terms};
 use poller::TenantProbes;
 use promises::planning;
@@ -34,7 +33,7 @@ use observe::events::EventLog;
 use observe::foresight::Foresight;
 use promises::forecasts::Forecasts;
 use runtime::command::{Command, Handle};
-use runtime::front_end::{self, Fitted, Making, OwnPromise, Reached, ServedAt, fit};
+use runtime::front_end::{Fitted, Making, OwnPromise, Reached, ServedAt, fit};
 use runtime::group_ids::GroupIds;
 use runtime::happening::{DriveId, Happening, Teller};
 use runtime::poller_thread::Message;
@@ -201,7 +200,7 @@ impl ServedDrive {
     pub fn happened(&mut self, happening: Happening) {
         match happening {
             Happening::Left(id) => self.left(id),
-            Happening::Format(id, record) => self.record_format(id, record),
+            Happening::Erase(id, record) => self.record_erasure(id, record),
             Happening::NamespaceLeft(controller, nsid) => {
                 self.apply_or_warn(StateCommand::Detached((controller, nsid)))
             }
@@ -401,8 +400,10 @@ impl ServedDrive {
         let bind = || startup::bind(self.state.config(), tenant, None, self.keeper.as_ref());
         let listener = self.sockets.remove(&tenant.name).map_or_else(bind, |it| Ok(Some(it)))?;
         let placement = self.state.placement(&tenant.name).context("it has no place on the drive")?;
-        if placement.formatting_to_lba_bytes.is_some() {
-            let name = &tenant.name;
+        let name = &tenant.name;
+        if placement.sanitize.is_some_and(|it| it.state == SanitizeState::Running) {
+            (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: its guest's Sanitize goes on"));
+        } else if placement.formatting_to_lba_bytes.is_some() {
             let line =
                 format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
             (self.around.sink)(Level::Warn.of_tenant(name), &line);
@@ -422,7 +423,7 @@ impl ServedDrive {
             helper: self.helper.clone(),
             drive_mark: &self.drive_mark(),
             around: self.around.clone(),
-            on_format: Box::new(move |record| teller.tell(Happening::Format(id, record))),
+            on_erase: Box::new(move |record| teller.tell(Happening::Erase(id, record))),
         })
     }
 
@@ -489,34 +490,6 @@ impl ServedDrive {
         (self.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {} decides now", policy.name()));
         self.events.tell(EventKind::PolicyChanged, None, Some(format!("{name}: {}", policy.name())));
         self.policy = policy;
-    }
-
-    fn record_format(&mut self, id: TenantId, record: FormatRecord) {
-        let (nsid, lba_bytes) = (record.nsid, record.lba_bytes);
-        let disk = self.state.attachments().at(id, nsid).unwrap_or(id);
-        let Some(name) = self.state.disks().get(disk).map(|disk| disk.name.clone()) else { return };
-        let has_ended = record.step == FormatStep::Ends;
-        let erased = if has_ended && record.by_key { self.replace_key(&name) } else { Ok(()) };
-        let format = StateCommand::Format { id, nsid, lba_bytes, has_ended };
-        let recorded = erased.map_err(anyhow::Error::from).and_then(|()| self.apply(format));
-        if let Err(error) = &recorded {
-            (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its Format fails: {error}"));
-        } else if has_ended {
-            let line = format!("{name}: formatted with LBAs of {lba_bytes} bytes");
-            (self.around.sink)(Level::Info.of_tenant(&name), &line);
-        }
-        let is_durable = recorded.is_ok();
-        let tell = move |drive: &mut Self| {
-            for poller in drive.tenants.get(&id).iter().flat_map(|live| &live.pollers) {
-                drive.pollers.send(*poller, Message::Order(id, front_end::recorded(record, is_durable)));
-            }
-        };
-        // The sector size is a part of the key.
-        if has_ended && is_durable && self.is_encrypted(&name) {
-            self.forget_former_key(disk, Box::new(tell));
-        } else {
-            tell(self);
-        }
     }
 
     /// Takes its tenants off their sockets, and has what is in flight completed. Returns what serves the sockets.

@@ -35,6 +35,7 @@ const HEAD: &str = "\
 # start: a mark of the image too, another one with each start; an older copy of the image is refused by it.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # key.changing: the disk is re-encrypted; the file beside this one that ends with its name says how far that is.
+# [tenant.sanitize]: a guest's latest Sanitize; while it is running, what has a formatting_to_lba_bytes is erased.
 # The record of a [[namespace]] is a [[tenant]] here, too.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 

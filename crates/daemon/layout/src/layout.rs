@@ -7,7 +7,7 @@ use keys::StoredKey;
 use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
-use crate::placement::{Placement, SERIAL_CHARS, WipeMethod, Wiping};
+use crate::placement::{Placement, SERIAL_CHARS, Sanitize, WipeMethod, Wiping};
 use crate::space::{self, Extent};
 
 /// The layout files that this build reads and writes.
@@ -283,6 +283,12 @@ impl Layout {
             placement.lba_bytes = lba_bytes;
         }
         true
+    }
+
+    /// The state of a Sanitize of a tenant's controller. `false`: there is no such tenant.
+    pub fn set_sanitize(&mut self, name: &str, sanitize: Sanitize) -> bool {
+        let found = self.find_mut(name);
+        found.map(|placement| placement.sanitize = Some(sanitize)).is_some()
     }
 
     /// Every range that something is in, by its place, with what it is.

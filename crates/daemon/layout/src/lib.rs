@@ -23,7 +23,7 @@ mod space;
 pub use crash::CRASH_POINTS;
 pub use file::{LayoutError, LayoutFile, is_full, replace_file};
 pub use layout::{DeviceIdentity, Layout, is_mark};
-pub use placement::{Placement, WipeMethod, Wiping, serial_of};
+pub use placement::{Placement, Sanitize, SanitizeState, WipeMethod, Wiping, serial_of};
 pub use plan::{About, Change, Contradiction, Wanted};
 pub use space::Extent;
 

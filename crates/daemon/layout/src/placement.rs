@@ -30,6 +30,34 @@ pub struct Placement {
     pub grows_from_bytes: Option<u64>,
     /// The key of an encrypted disk. `None`: it is not encrypted.
     pub key: Option<StoredKey>,
+    /// The latest Sanitize of the tenant's controller.
+    pub sanitize: Option<Sanitize>,
+}
+
+/// A guest's Sanitize of all that its controller has. What it has yet to erase has a `formatting_to_lba_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sanitize {
+    /// How far it is.
+    pub state: SanitizeState,
+    /// Dword 10 of the command.
+    pub dword_10: u32,
+    /// What an overwrite writes.
+    pub pattern: u32,
+}
+
+/// See [`Sanitize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SanitizeState {
+    /// It goes on.
+    Running,
+    /// Everything was erased.
+    Completed,
+    /// Not everything was; the guest can read and write nothing.
+    Failed,
+    /// It failed, and the guest goes on without it.
+    Exited,
 }
 
 /// Characters of a serial number at most (NVMe: SN; virtio: VIRTIO_BLK_ID_BYTES).
@@ -155,12 +183,14 @@ struct Block {
     more: Vec<Extent>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     key: Option<StoredKey>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    sanitize: Option<Sanitize>,
 }
 
 impl From<Placement> for Block {
     fn from(placement: Placement) -> Self {
         let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
-        let Placement { serial, zeroed_bytes, grows_from_bytes, key, .. } = placement;
+        let Placement { serial, zeroed_bytes, grows_from_bytes, key, sanitize, .. } = placement;
         let serial = Some(serial).filter(|serial| key.is_some() || *serial != former_serial_of(&name));
         let mut extents = extents.into_iter();
         let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
@@ -178,6 +208,7 @@ impl From<Placement> for Block {
             grows_from_bytes,
             more,
             key,
+            sanitize,
         }
     }
 }
@@ -185,7 +216,7 @@ impl From<Placement> for Block {
 impl From<Block> for Placement {
     fn from(block: Block) -> Self {
         let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
-        let Block { serial, zeroed_bytes, grows_from_bytes, key, .. } = block;
+        let Block { serial, zeroed_bytes, grows_from_bytes, key, sanitize, .. } = block;
         let serial = serial.unwrap_or_else(|| former_serial_of(&name));
         let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
         let settings = settings.map(|stored| settings::of_today(&stored).into_owned());
@@ -199,6 +230,7 @@ impl From<Block> for Placement {
             zeroed_bytes,
             grows_from_bytes,
             key,
+            sanitize,
         }
     }
 }

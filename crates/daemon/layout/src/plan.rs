@@ -293,6 +293,7 @@ fn placement(tenant: &Wanted<'_>, extents: Vec<Extent>) -> Placement {
         zeroed_bytes: None,
         grows_from_bytes: None,
         key: None,
+        sanitize: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use io_model::{DeviceError, TenantId};
 use layout::Wiping;
-use nvme_controller::FormatRecord;
+use nvme_controller::EraseRecord;
 
 /// A drive of the daemon's; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +16,8 @@ pub struct DriveId(pub u32);
 pub enum Happening {
     /// A poller has released its part of a tenant.
     Left(TenantId),
-    /// A guest formats one of its namespaces; the layout must remember, and then the guest's poller hears of it.
-    Format(TenantId, FormatRecord),
+    /// A guest erases what it has; the layout must remember, and then the guest's poller hears of it.
+    Erase(TenantId, EraseRecord),
     /// A controller has released its namespace of that identifier.
     NamespaceLeft(TenantId, u32),
     /// No poller has the former key of a disk any more.

@@ -4,7 +4,7 @@ use config::{Config, Encryption, Namespace, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use keys::StoredKey;
-use layout::{Layout, WipeMethod};
+use layout::{Layout, Sanitize, WipeMethod};
 
 use crate::attachments::{At, NamespaceOrder};
 use crate::disks::Kind;
@@ -126,6 +126,15 @@ pub enum Command {
         lba_bytes: u32,
         /// `false`: it begins.
         has_ended: bool,
+    },
+    /// A guest sanitizes what its controller has, or has done so.
+    Sanitize {
+        /// The tenant.
+        id: TenantId,
+        /// How far it is.
+        sanitize: Sanitize,
+        /// Namespaces that are to be erased from now on, as for [`Command::Format`]: that of NSID `n` as bit `n - 1`.
+        nsids: u32,
     },
 }
 

@@ -7,7 +7,7 @@ use api::{DiskError, Reason};
 use config::{Config, Namespace};
 use io_model::TenantId;
 use keys::StoredKey;
-use layout::{Layout, Placement, Wanted, WipeMethod, Wiping};
+use layout::{Layout, Placement, Sanitize, Wanted, WipeMethod, Wiping};
 
 use crate::attachments::{At, Attachments, NamespaceOrder};
 use crate::command::{Command, Effect, Effects, NewDisk, Record};
@@ -194,6 +194,7 @@ impl DriveState {
             Command::Zeroed { id, result, is_over } => Ok(self.zeroed(id, result, is_over)),
             Command::Wiped { offset_bytes, result } => Ok(self.wiped(offset_bytes, result)),
             Command::Format { id, nsid, lba_bytes, has_ended } => self.format(id, nsid, lba_bytes, has_ended),
+            Command::Sanitize { id, sanitize, nsids } => self.sanitize(id, sanitize, nsids),
         }
     }
 
@@ -487,6 +488,28 @@ impl DriveState {
         if !self.layout_mut().is_some_and(|layout| layout.format(&name, lba_bytes, has_ended)) {
             return Err(refused("its blocks can have 512 or 4096 bytes"));
         }
+        Ok(self.recorded(Vec::new()))
+    }
+
+    /// Namespaces that were detached meanwhile are not erased.
+    fn sanitize(&mut self, id: TenantId, sanitize: Sanitize, nsids: u32) -> Result<Effects, DiskError> {
+        let own = self.disks.get(id).map(|disk| disk.name.clone()).ok_or_else(|| nobody(id))?;
+        let mut names = Vec::new();
+        for nsid in (1..=u32::BITS).filter(|nsid| nsids >> (nsid - 1) & 1 != 0) {
+            let namespace = self.attachments.at(id, nsid);
+            if namespace.is_some_and(|namespace| self.attachments.holders(namespace) > 1) {
+                let title = format!("another tenant has namespace {nsid} of {own:?} too");
+                return Err(DiskError::new(Reason::Formatting, title, "sanitize again once it is detached there"));
+            }
+            let disk = if nsid == OWN_NSID { Some(id) } else { namespace };
+            names.extend(disk.and_then(|disk| self.disks.get(disk)).map(|disk| disk.name.clone()));
+        }
+        let layout = self.layout_mut().ok_or_else(broken)?;
+        for name in &names {
+            let lba_bytes = layout.placements().iter().find(|it| it.name == *name).map_or(0, |it| it.lba_bytes);
+            layout.format(name, lba_bytes, false);
+        }
+        layout.set_sanitize(&own, sanitize);
         Ok(self.recorded(Vec::new()))
     }
 

@@ -13,7 +13,7 @@ use config::Config;
 use fastrand::Rng;
 use io_model::TenantId;
 use keys::StoredKey;
-use layout::{DeviceIdentity, Layout, WipeMethod, Wiping};
+use layout::{DeviceIdentity, Layout, Sanitize, SanitizeState, WipeMethod, Wiping};
 use state::{At, Command, DriveState, Effect, Facts, NamespaceOrder, NewDisk, Phase, Record};
 
 const MIB: u64 = 1 << 20;
@@ -267,6 +267,13 @@ impl World {
         let Some(id) = self.random.choice(ids) else { return Ok(()) };
         let (nsid, lba_bytes) = (self.random.u32(1..4), if self.random.bool() { 512 } else { 4096 });
         let has_ended = self.random.bool();
+        if self.random.u8(..4) == 0 {
+            let state = if has_ended { SanitizeState::Completed } else { SanitizeState::Running };
+            let (sanitize, nsids) = (Sanitize { state, dword_10: 4, pattern: 0 }, if has_ended { 0 } else { nsid });
+            self.apply(Command::Sanitize { id, sanitize, nsids })?;
+            self.count("sanitized");
+            return Ok(());
+        }
         self.apply(Command::Format { id, nsid, lba_bytes, has_ended })?;
         self.count("formats");
         Ok(())

@@ -54,6 +54,7 @@ mod promises;
 mod raw;
 mod reencryption;
 mod resources;
+mod sanitize;
 mod several_drives;
 mod shutdown;
 mod sim;

@@ -3,6 +3,7 @@
 use io_model::TenantId;
 use nvme_spec::PAGE_BYTES;
 
+use crate::admin::Sanitize;
 use crate::parts::Part;
 
 /// The most I/O queue pairs that a controller can offer.
@@ -65,6 +66,8 @@ pub struct ControllerConfig {
     pub tenant: TenantId,
     /// Its disks by NSID: 1 to [`MAX_NAMESPACES`], each once. The usual controller has one, NSID 1.
     pub namespaces: Vec<(u32, NamespaceConfig)>,
+    /// The latest Sanitize. One that goes on is taken up again, and erases what is marked by `format_cut_short`.
+    pub sanitize: Option<Sanitize>,
     /// The device can discard: Dataset Management is offered.
     pub discard: bool,
     /// The device can write zeroes: Write Zeroes is offered.
@@ -83,7 +86,7 @@ pub struct ControllerConfig {
     /// of each. Else weighted arbitration makes one VQ of them and is done here.
     pub queues_singly: bool,
     /// Which part of the controller this is, if several pollers serve it. One in parts has round robin alone, since
-    /// what would be weighed is not in one place, and no Format NVM.
+    /// what would be weighed is not in one place, and neither Format NVM nor Sanitize.
     pub part: Part,
 }
 
@@ -151,7 +154,7 @@ impl ControllerConfig {
         Ok(())
     }
 
-    /// Whether it has Format NVM. A block size would have to change in all parts at once.
+    /// Whether it has Format NVM and Sanitize. A block size would have to change in all parts at once.
     pub(crate) fn has_format(&self) -> bool {
         self.part.of == 1
     }

@@ -9,7 +9,7 @@ use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
-use crate::admin::{ErrorLog, Events, Features, PromiseSource, Work};
+use crate::admin::{EraseRecord, ErrorLog, Events, Features, PromiseSource, Sanitizing, Work};
 use crate::attach::Leaving;
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
@@ -33,8 +33,8 @@ const DOORBELL_BYTES: u64 = 4096;
 pub enum Event {
     /// The guest's driver enabled the controller, in vain.
     Fatal(Fatal),
-    /// To be recorded where it outlives us; answered by [`Controller::format_recorded`].
-    Format(FormatRecord),
+    /// To be recorded where it outlives us; answered by [`Controller::recorded`].
+    Erase(EraseRecord),
     /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
     FlushFailed(DeviceError),
     /// After a takeover: a command ended the processes that executed it, and gets an error.
@@ -72,30 +72,6 @@ pub enum Fatal {
     },
 }
 
-/// What must be durable before a Format NVM goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FormatRecord {
-    /// Which Format of this controller.
-    pub format: u32,
-    /// Of which namespace. One Format may be of all of them, and has records of each.
-    pub nsid: u32,
-    /// How far it is.
-    pub step: FormatStep,
-    /// Its logical block size.
-    pub lba_bytes: u32,
-    /// Nothing is zeroed: with [`FormatStep::Ends`] the namespace gets another key.
-    pub by_key: bool,
-}
-
-/// See [`FormatRecord`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FormatStep {
-    /// The namespace will be erased from now on: if nothing else is recorded, its Format was cut short.
-    Begins,
-    /// It is erased, and has the new block size.
-    Ends,
-}
-
 /// A virtual NVMe controller. See the crate's documentation.
 #[derive(Debug)]
 pub struct Controller<I: Interrupts> {
@@ -115,6 +91,7 @@ pub struct Controller<I: Interrupts> {
     pub(crate) promise: Option<Arc<dyn PromiseSource>>,
     /// Formats that were begun.
     pub(crate) formats: u32,
+    pub(crate) sanitizing: Sanitizing,
     pub(crate) work: Work,
     pub(crate) wiring_events: VecDeque<Event>,
     pub(crate) stats: Stats,
@@ -163,6 +140,7 @@ impl<I: Interrupts> Controller<I> {
             health: Health { power_cycles: 1, ..Health::default() },
             promise: None,
             formats: 0,
+            sanitizing: Sanitizing::default(),
             work: Work::default(),
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
@@ -334,6 +312,7 @@ impl<I: Interrupts> Controller<I> {
         self.events = Events::default();
         self.features = Features::new(self.config.volatile_write_cache);
         self.namespaces.reset();
+        self.sanitizing.drop_command();
         self.lose_count();
         self.work.drop_answer();
         self.bounce_bytes = 0;
@@ -404,6 +383,11 @@ impl<I: Interrupts> Controller<I> {
     /// Whether no device command is in flight, nor one to come for a guest that ended.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && !self.cache.is_parting()
+    }
+
+    /// Whether nothing of before a reset is in flight, and no flush is to come. A Sanitize goes on after it.
+    pub fn is_reset(&self) -> bool {
+        self.is_idle() || self.sanitizes() && !self.resetting && !self.client_leaves && !self.cache.is_parting()
     }
 
     /// Adds guest memory, after telling `listener` of it. `None`: a range that is known but can't be reached. Queues

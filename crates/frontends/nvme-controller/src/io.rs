@@ -112,6 +112,9 @@ impl<I: Interrupts> Controller<I> {
         if sqe.fuse() != 0 {
             return Err(Status::INVALID_FIELD);
         }
+        if let Some(status) = self.sanitize_refusal() {
+            return Err(status);
+        }
         let Some(namespace) = self.namespaces.get(sqe.nsid) else {
             return match (sqe.nsid, sqe.opc) {
                 // One device is behind all of them.
@@ -239,7 +242,8 @@ impl<I: Interrupts> Controller<I> {
         let (vq, generation, id) = token.spend();
         self.recycle(buf);
         self.in_flight = self.in_flight.saturating_sub(1);
-        let outcome = if self.memory_is_lost() { Err(DeviceError::Memory) } else { outcome };
+        // What is not of VQ 0 was for guest memory.
+        let outcome = if vq > 0 && self.memory_is_lost() { Err(DeviceError::Memory) } else { outcome };
         let kind = match self.queues.sq(vq) {
             Some(sq) if sq.generation == generation => sq.slot(id).map(|slot| slot.kind),
             // Its queue went with a reset.
@@ -250,7 +254,7 @@ impl<I: Interrupts> Controller<I> {
         }
         match (vq, kind, outcome) {
             (0, ..) if id == PARTING_FLUSH => self.end_parting_flush(outcome),
-            (0, ..) => self.end_format_chunk(generation, id, outcome),
+            (0, ..) => self.end_format_chunk(id, outcome),
             (_, None, _) => self.cache.came_back(outcome),
             (_, Some(_), Ok(())) => self.end_part(vq, id, Status::SUCCESS),
             (_, Some(kind), Err(error)) => {

@@ -21,7 +21,7 @@
 //! 7. Once per poll iteration each marked queue raises its interrupt (`msix`).
 //!
 //! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
-//! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
+//! `service`; only Format NVM and Sanitize make device commands of their own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
 //! `journal` keeps the state that must outlive the process. `state` is the part of it that is not about I/O commands.
 //! `takeover` resumes from it in another process, but executes no command again that ended two (`strikes`). A
@@ -30,7 +30,7 @@
 //!
 //! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
-//! download, sanitize, controller memory buffers, MSI, and time (interrupt coalescing is kept as a
+//! download, controller memory buffers, MSI, and time (interrupt coalescing is kept as a
 //! feature but not acted on; no keep alive timer, busy time or power-on hours). A command identifier
 //! that is used twice at the same time is not noticed.
 
@@ -65,10 +65,10 @@ mod takeover;
 mod turns;
 mod word;
 
-pub use admin::{PromiseSource, nguid};
+pub use admin::{EraseRecord, FormatRecord, FormatStep, PromiseSource, Sanitize, SanitizeRecord, SanitizeState, nguid};
 pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
-pub use controller::{Controller, Event, Fatal, FormatRecord, FormatStep};
+pub use controller::{Controller, Event, Fatal};
 pub use crash::{Crash, Swap, crash_at, swap};
 pub use journal::journal_bytes;
 pub use msix::{Interrupts, VECTORS};

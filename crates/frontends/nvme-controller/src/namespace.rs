@@ -164,13 +164,26 @@ impl Namespaces {
         self.iter_mut().filter_map(|(_, namespace)| namespace.format.as_deref_mut())
     }
 
+    /// A namespace that a Sanitize has to erase and does not yet, with its block size.
+    pub fn next_to_sanitize(&self) -> Option<(u32, u32)> {
+        let is_left = |it: &Namespace| it.config.format_cut_short && it.format.is_none();
+        self.iter().find(|(_, it)| is_left(it)).map(|(nsid, it)| (nsid, it.config.lba_bytes))
+    }
+
+    /// Ends all Formats, but for those of a Sanitize if it goes on.
+    pub fn give_up_formats(&mut self, sanitize_goes_on: bool) {
+        let mut left = 0;
+        for (_, namespace) in self.iter_mut() {
+            namespace.format.take_if(|format| !sanitize_goes_on || !format.is_of_sanitize());
+            left += u32::from(namespace.format.is_some());
+        }
+        self.formatting = left;
+    }
+
     /// What a controller reset clears.
     pub fn reset(&mut self) {
-        for (_, namespace) in self.iter_mut() {
-            namespace.format = None;
-            namespace.error_recovery = 0;
-        }
-        self.formatting = 0;
+        self.iter_mut().for_each(|(_, namespace)| namespace.error_recovery = 0);
+        self.give_up_formats(true);
     }
 }
 

@@ -15,7 +15,7 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
         let shown = if self.stopped { 0 } else { self.queues.shown };
-        shown | u128::from(self.cache.is_wanted())
+        shown | u128::from(self.cache.is_wanted() || self.sanitizes())
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -27,7 +27,7 @@ impl<I: Interrupts> Source for Controller<I> {
         if self.memory_is_lost() {
             return 0;
         }
-        let did = self.work();
+        let did = self.work() || self.go_on_sanitizing();
         if did {
             self.post_admin();
         }
@@ -127,7 +127,13 @@ impl<I: Interrupts> Controller<I> {
             return flush;
         }
         self.deliver_events();
-        self.format_backlog() + flush
+        let erases = if self.erases() { self.format_backlog() } else { 0 };
+        erases + flush
+    }
+
+    /// Whether steps of erasures may begin: a reset or shutdown waits for what is in flight.
+    pub(crate) fn erases(&self) -> bool {
+        !self.stopped && !self.is_resetting()
     }
 
     #[inline]

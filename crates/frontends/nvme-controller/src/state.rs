@@ -7,9 +7,9 @@
 use bytemuck::{Pod, Zeroable};
 use nvme_spec::Status;
 
-use crate::admin::{ErrorLog, Events, Features};
+use crate::admin::{ErrorLog, Events, Features, FormatRecord, FormatStep};
 use crate::config::{ConfigError, ControllerConfig, MAX_NAMESPACES};
-use crate::controller::{Controller, FormatRecord, FormatStep};
+use crate::controller::Controller;
 use crate::msix::{Interrupts, TABLE_BYTES};
 use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::pci::HEADER_BYTES;
@@ -225,15 +225,16 @@ impl<I: Interrupts> Controller<I> {
             state.outbox_len += 1;
         }
         let again = self.queues.sqs().find(|sq| sq.at.qid == 0).and_then(|sq| Some(&sq.again.front()?.sqe));
-        if let Some(sqe) = self.work.in_hand().or(self.parts.in_hand()).or(again) {
+        if let Some(sqe) = self.work.in_hand().or(self.parts.in_hand()).or(self.sanitizing.in_hand()).or(again) {
             (state.is_in_hand, state.in_hand) = (1, bytemuck::must_cast(*sqe));
         }
         for (nsid, namespace) in self.namespaces.iter() {
             let at = nsid as usize - 1;
             let (lba_bytes, error_recovery) = (namespace.config().lba_bytes, namespace.error_recovery);
             state.namespaces[at] = NamespaceState { lba_bytes, error_recovery };
-            if let Some(format) = &namespace.format {
-                state.running[at] = FormatState::of(format.to_begin_anew());
+            // A Sanitize goes on without it.
+            if let Some(format) = namespace.format.as_ref().and_then(|format| format.to_begin_anew()) {
+                state.running[at] = FormatState::of(format);
             }
         }
         for sq in self.queues.sqs() {

@@ -125,8 +125,8 @@ impl<I: Interrupts> Controller<I> {
 
     /// Free completion entries of an inherited queue, but for those that are unread: those that are not to come.
     fn recount(&mut self, cqid: u16) {
-        let formats =
-            self.namespaces.formats().map(|format| format.to_begin_anew().0.format).collect::<BTreeSet<_>>().len();
+        let of_commands = self.namespaces.formats().filter_map(|format| Some(format.to_begin_anew()?.0.format));
+        let formats = of_commands.collect::<BTreeSet<_>>().len();
         let of_admin = self.queues.outbox.len() + formats + self.deleting();
         let its = self.queues.sqs().filter(|sq| sq.cqid == cqid);
         let to_come: usize =

@@ -61,6 +61,8 @@ pub mod sanicap {
     pub const BLOCK_ERASE: u32 = 1 << 1;
     /// OWS: overwrite.
     pub const OVERWRITE: u32 = 1 << 2;
+    /// NODMMAS 01b: media is not modified further once a sanitize operation has ended.
+    pub const NOT_MODIFIED_AFTER: u32 = 1 << 30;
 }
 
 /// Bits of [`IdentifyController::fna`]: Format NVM attributes.

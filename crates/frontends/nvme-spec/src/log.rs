@@ -136,6 +136,8 @@ pub mod effect {
     pub const NCC: u32 = 1 << 2;
     /// CSE 001b in bits 18:16: no other command to the namespace may be outstanding.
     pub const CSE_NAMESPACE: u32 = 1 << 16;
+    /// CSE 010b: no other command to any namespace may be outstanding.
+    pub const CSE_ALL: u32 = 2 << 16;
 }
 
 /// Commands Supported and Effects (Base 5.16.1.6), see [`effect`].
@@ -156,7 +158,7 @@ pub struct CommandsEffectsLog {
 pub struct SanitizeLog {
     /// SPROG: how much is done, in 65536ths; FFFFh while nothing is going on.
     pub sprog: u16,
-    /// SSTAT: see [`sstat`] in bits 2:0, completed passes of an overwrite in bits 7:3.
+    /// SSTAT: see [`sstat`].
     pub sstat: u16,
     /// SCDW10: dword 10 of the Sanitize command that began it.
     pub scdw10: u32,
@@ -172,9 +174,9 @@ pub struct SanitizeLog {
     pub reserved32: [u8; 480],
 }
 
-/// Bits 2:0 of [`SanitizeLog::sstat`]: the most recent sanitize operation.
+/// Bits of [`SanitizeLog::sstat`]: the most recent sanitize operation.
 pub mod sstat {
-    /// The field.
+    /// How far it is: bits 2:0.
     pub const STATUS: u16 = 0b111;
     /// It ended, successfully.
     pub const COMPLETED: u16 = 1;
@@ -184,6 +186,10 @@ pub mod sstat {
     pub const FAILED: u16 = 3;
     /// It ended, successfully, and all blocks were deallocated although that was not asked for.
     pub const COMPLETED_DEALLOCATED: u16 = 4;
+    /// Completed passes of an overwrite: bits 7:3.
+    pub const PASSES_SHIFT: u32 = 3;
+    /// GDE, global data erased: nothing was written since it ended.
+    pub const NOTHING_WRITTEN: u16 = 1 << 8;
 }
 
 /// Asynchronous events as completions of Asynchronous Event Requests carry them (Base 5.2.1).
@@ -205,6 +211,9 @@ impl AsyncEvent {
     /// A namespace's Identify data changed.
     pub const NAMESPACE_CHANGED: Self = Self { kind: event_type::NOTICE, info: 0, log_page: lid::CHANGED_NAMESPACES };
 
+    /// A sanitize operation has ended.
+    pub const SANITIZED: Self = Self { kind: event_type::IO_COMMAND, info: 1, log_page: lid::SANITIZE_STATUS };
+
     /// As dword 0 of the completion.
     pub const fn dw0(self) -> u32 {
         self.kind as u32 | (self.info as u32) << 8 | (self.log_page as u32) << 16
@@ -219,6 +228,8 @@ pub mod event_type {
     pub const SMART: u8 = 1;
     /// Notice.
     pub const NOTICE: u8 = 2;
+    /// I/O command specific status.
+    pub const IO_COMMAND: u8 = 6;
 }
 
 wire_size! { ErrorEntry = 64; SmartLog = 512; FirmwareSlotLog = 512; CommandsEffectsLog = 4096; SanitizeLog = 512; }

@@ -114,12 +114,22 @@ pub mod format {
 
 /// Dword 10 of Sanitize (Base 5.24).
 pub mod sanitize {
-    /// SANACT, bits 2:0: block erase.
+    /// SANACT, bits 2:0: what to do.
+    pub const ACTION: u32 = 7;
+    /// SANACT: exit failure mode.
+    pub const EXIT_FAILURE: u32 = 1;
+    /// SANACT: block erase.
     pub const BLOCK_ERASE: u32 = 2;
     /// SANACT: overwrite, with the pattern in dword 11.
     pub const OVERWRITE: u32 = 3;
     /// SANACT: crypto erase.
     pub const CRYPTO_ERASE: u32 = 4;
+    /// AUSE: a failure can be left by [`EXIT_FAILURE`].
+    pub const UNRESTRICTED_EXIT: u32 = 1 << 3;
     /// OWPASS, bits 7:4: how often is overwritten; 0 is 16 times.
     pub const OWPASS_SHIFT: u32 = 4;
+    /// OIPBP: the pattern is inverted between passes.
+    pub const INVERT: u32 = 1 << 8;
+    /// NDAS: nothing is deallocated afterwards.
+    pub const NO_DEALLOCATE: u32 = 1 << 9;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guest_memory::{Access, SpaceError};
 use io_model::{Fetch, IoBuf, Op, Source, Token};
-use nvme_controller::{Controller, Event};
+use nvme_controller::{Controller, EraseRecord, Event};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::IDENTIFY_BYTES;
 use nvme_spec::opcode::{admin, nvm};
@@ -50,9 +50,11 @@ impl World {
             self.resetting = false;
         }
         while let Some(event) = self.controller.take_event() {
-            let Event::Format(record) = event else { continue };
-            self.controller.format_recorded(record, true);
-            self.recorded(record);
+            let Event::Erase(record) = event else { continue };
+            // A Sanitize is no part of the model: it fails.
+            let format = if let EraseRecord::Format(format) = record { Some(format) } else { None };
+            self.controller.recorded(record, format.is_some());
+            format.into_iter().for_each(|format| self.recorded(format));
         }
         self.check_detached();
         let (enabled, csts) = (Cc(self.reg32(Reg::Cc)).en(), self.csts());
@@ -374,6 +376,7 @@ impl World {
             admin::ASYNC_EVENT_REQUEST => (State::Held, Verdict::Any),
             admin::DELETE_SQ => (State::Deleting(sqe.cdw10 as u16), Verdict::Success),
             admin::FORMAT_NVM => (State::Formatting, Verdict::Any),
+            admin::SANITIZE => (State::Due, Verdict::Any),
             _ => (State::Due, Verdict::Success),
         };
         let serial = self.model.start(0, sqe.cid, state, verdict);

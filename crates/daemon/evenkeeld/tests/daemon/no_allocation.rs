@@ -67,6 +67,7 @@ impl Daemon {
             subnqn: "nqn.2026-11.evenkeel:test".into(),
             tenant: TenantId(0),
             namespaces: vec![(1, namespace)],
+            sanitize: None,
             discard: true,
             write_zeroes: true,
             volatile_write_cache: false,

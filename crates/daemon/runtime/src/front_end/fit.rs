@@ -9,7 +9,7 @@ use client_socket::{Listener, Log, Surroundings};
 use config::{Frontend, Tenant};
 use io_model::{Extents, Place, Placed, TenantId};
 use layout::Placement;
-use nvme_controller::FormatRecord;
+use nvme_controller::EraseRecord;
 use policy::PolicyKind;
 use ublk::{Helper, Queues};
 
@@ -23,8 +23,8 @@ use super::{OwnPromise, Port, Reached, Served, nvme};
 use crate::drive_trait::Facts;
 use crate::poller_thread::PollerSender;
 
-/// Has a guest's Format recorded; the answer is an order, [`recorded`](super::recorded).
-pub type OnFormat = Box<dyn Fn(FormatRecord) + Send>;
+/// Has a guest's Format or Sanitize recorded; the answer is an order, [`recorded`](super::recorded).
+pub type OnErase = Box<dyn Fn(EraseRecord) + Send>;
 
 /// Some of a tenant's queues, and where they are served.
 pub type ServedAt = (Range<u16>, PollerSender<Served>);
@@ -65,8 +65,8 @@ pub struct Making<'a> {
     pub drive_mark: &'a str,
     /// What the threads of all clients have.
     pub around: Surroundings,
-    /// See [`OnFormat`].
-    pub on_format: OnFormat,
+    /// See [`OnErase`].
+    pub on_erase: OnErase,
 }
 
 /// Makes a tenant's front end.

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
 use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, TenantId, Token};
-use nvme_controller::FormatRecord;
+use nvme_controller::EraseRecord;
 
-pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
+pub use self::fit::{Fitted, Making, OnErase, ServedAt, fit};
 pub use self::nvme::{
     NSID, Order as NvmeOrder, OwnPromise, attach as attach_namespace, for_parts as for_controller_parts,
 };
@@ -75,8 +75,8 @@ pub fn grown(frontend: &config::Frontend, growth: Growth, parts: usize) -> Vec<S
     }
 }
 
-/// The order that answers [`OnFormat`]. `false`: it could not be written.
-pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
+/// The order that answers [`OnErase`]. `false`: it could not be written.
+pub fn recorded(record: EraseRecord, is_durable: bool) -> ServedOrder {
     nvme::Order::Recorded(record, is_durable).into()
 }
 

@@ -13,14 +13,14 @@ use client_socket::Log;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
 use nvme_controller::{
-    Controller, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError, PartMessage, StateError,
+    Controller, EraseRecord, Event, Interrupts, NamespaceConfig, NamespaceError, PartMessage, StateError,
 };
 use vfio_user::{Errno, IrqChange, Reply, Request, Session, SetIrqs};
 
 use self::eventfds::EventFds;
 pub use self::making::{attach, build};
 pub use self::promise_log::OwnPromise;
-use super::{FrontEnd, OnFormat, Port};
+use super::{FrontEnd, OnErase, Port};
 use crate::panics;
 
 /// Region indexes of a PCI device (VFIO).
@@ -56,8 +56,8 @@ pub enum Order {
     Left(Sender<()>),
     /// The client left; answered when no command of it is in flight and its memory is released.
     Gone(Sender<()>),
-    /// A step of a Format is in the layout. `false`: it could not be written.
-    Recorded(FormatRecord, bool),
+    /// A step of a Format or Sanitize is in the layout. `false`: it could not be written.
+    Recorded(EraseRecord, bool),
     /// There is a namespace more from now on, which lies there. What is there is the tenant's own.
     Attach(u32, NamespaceConfig, Extents),
     /// A namespace has this many bytes from now on, in these extents. What is new is zeroed.
@@ -129,6 +129,8 @@ struct Lasting {
     journal: Arc<Mapping>,
     /// An earlier process's journal that can't be gone on with, and says why.
     earlier: Option<Arc<Mapping>>,
+    /// An earlier process's client is to go on.
+    is_held: bool,
 }
 
 /// A tenant's controller, or the part of it that one poller has.
@@ -148,7 +150,7 @@ pub struct NvmeDevice {
     turns: VecDeque<(Order, Turn)>,
     name: String,
     log: Log,
-    on_format: OnFormat,
+    on_erase: OnErase,
 }
 
 impl NvmeDevice {
@@ -157,20 +159,22 @@ impl NvmeDevice {
         controller: Placed<Controller<EventFds>>,
         lasting: Option<Lasting>,
         log: Log,
-        on_format: OnFormat,
+        on_erase: OnErase,
     ) -> Self {
+        // An earlier process's client brings its own state.
+        let is_paused = lasting.as_ref().is_some_and(|it| it.is_held);
         Self {
             controller,
             session: None,
             waiting: Vec::new(),
             lasting,
-            is_paused: false,
+            is_paused,
             alone: Nanos(0),
             parts: Vec::new(),
             turns: VecDeque::new(),
             name,
             log,
-            on_format,
+            on_erase,
         }
     }
 
@@ -196,7 +200,7 @@ impl NvmeDevice {
         while let Some(event) = self.controller.take_event() {
             match event {
                 Event::Fatal(why) => self.log.warn(&format!("{}: the controller can't start: {why}", self.name)),
-                Event::Format(record) => (self.on_format)(record),
+                Event::Erase(record) => (self.on_erase)(record),
                 Event::GivenUp(command) => {
                     let report = "please report it with the daemon's log before each end";
                     self.log.warn(&format!("{}: {command}; {report}", self.name));
@@ -216,7 +220,7 @@ impl NvmeDevice {
     }
 
     fn connected(&mut self, session: Session) {
-        if let Some(Lasting { doorbells, journal, earlier }) = &self.lasting {
+        if let Some(Lasting { doorbells, journal, earlier, .. }) = &self.lasting {
             let (is_held, mut error) = (session.is_held(), None);
             if is_held {
                 let (config, journal) = (self.controller.config(), earlier.as_ref().unwrap_or(journal));
@@ -413,7 +417,7 @@ impl FrontEnd for NvmeDevice {
             Order::Request(request, done) => self.request(request, done, memory),
             Order::Gone(done) => self.client_gone(Some(done)),
             Order::Recorded(record, is_durable) => {
-                self.controller.format_recorded(record, is_durable);
+                self.controller.recorded(record, is_durable);
                 self.notify();
             }
             Order::Attach(nsid, config, extents) => {
@@ -441,6 +445,7 @@ impl FrontEnd for NvmeDevice {
     }
 
     fn leave(&mut self) {
+        self.controller.halt();
         self.client_gone(None);
     }
 
@@ -456,6 +461,7 @@ impl FrontEnd for NvmeDevice {
         self.take_turns(memory);
         while self.controller.take_unmapped(memory).is_some() {}
         let (is_idle, is_unmapped) = (self.controller.is_idle(), self.controller.unmaps_pending() == 0);
+        let is_reset = self.controller.is_reset();
         let controller = &mut self.controller;
         self.waiting.retain_mut(|waiting| match waiting {
             Waiting::Unmap(range, done)
@@ -465,12 +471,12 @@ impl FrontEnd for NvmeDevice {
                 answer(done, Reply::Done);
                 false
             }
-            Waiting::Reset(done) if is_idle => {
+            Waiting::Reset(done) if is_reset => {
                 controller.record();
                 answer(done, Reply::Done);
                 false
             }
-            Waiting::Gone(done) if is_idle && is_unmapped => {
+            Waiting::Gone(done) if is_reset && is_unmapped => {
                 // The next client must not find this client's data.
                 controller.record();
                 done.iter().for_each(|done| answer(done, ()));

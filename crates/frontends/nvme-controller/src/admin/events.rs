@@ -17,6 +17,14 @@ pub(crate) const MAX_HELD: usize = 4;
 /// Event types: error, SMART, notice.
 const TYPES: usize = 3;
 
+/// As for each type of [`Events`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+struct Further {
+    reported: u8,
+    waiting: u8,
+}
+
 /// Held requests and waiting events. Reset by a controller reset.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
@@ -31,7 +39,9 @@ pub(crate) struct Events {
     /// Per type: information and log page of the waiting event.
     info: [u8; TYPES],
     log_page: [u8; TYPES],
-    reserved: [u8; 6],
+    /// Of a further type, with one event: that a sanitize operation has ended.
+    sanitized: Further,
+    reserved: [u8; 4],
     /// What the Changed Namespace List names: NSID `n` by bit `n - 1`.
     changed: u32,
 }
@@ -40,6 +50,9 @@ impl Events {
     /// Notes an event; a second one of its type is dropped while one waits.
     pub fn note(&mut self, event: AsyncEvent) {
         let kind = usize::from(event.kind);
+        if event == AsyncEvent::SANITIZED {
+            self.sanitized.waiting = 1;
+        }
         if let Some(waiting) = self.waiting.get_mut(kind).filter(|waiting| **waiting == 0) {
             *waiting = 1;
             self.info[kind] = event.info;
@@ -49,6 +62,9 @@ impl Events {
 
     /// The host read the log page that belongs to a type.
     pub fn log_was_read(&mut self, kind: u8) {
+        if kind == event_type::IO_COMMAND {
+            self.sanitized.reported = 0;
+        }
         if let Some(reported) = self.reported.get_mut(usize::from(kind)) {
             *reported = 0;
         }
@@ -59,6 +75,11 @@ impl Events {
         self.changed = 0;
         self.waiting[usize::from(event_type::NOTICE)] = 0;
         self.log_was_read(event_type::NOTICE);
+    }
+
+    /// Another sanitize operation begins.
+    pub fn forget_sanitized(&mut self) {
+        self.sanitized = Further::default();
     }
 
     /// A namespace comes to the Changed Namespace List.
@@ -87,19 +108,25 @@ impl Events {
         true
     }
 
-    /// The type of an event that can be reported now, if a request is held.
-    fn due(&self) -> Option<usize> {
-        (0..TYPES).find(|kind| self.held > 0 && self.waiting[*kind] != 0 && self.reported[*kind] == 0)
+    /// An event that can be reported now, if a request is held.
+    fn due(&self) -> Option<AsyncEvent> {
+        let is_due = |reported: u8, waiting: u8| self.held > 0 && waiting != 0 && reported == 0;
+        let kind = (0..TYPES).find(|kind| is_due(self.reported[*kind], self.waiting[*kind]));
+        let event = |kind| AsyncEvent { kind: kind as u8, info: self.info[kind], log_page: self.log_page[kind] };
+        let Further { reported, waiting } = self.sanitized;
+        kind.map(event).or_else(|| is_due(reported, waiting).then_some(AsyncEvent::SANITIZED))
     }
 
     /// An event and the request to complete with it.
     fn take(&mut self) -> Option<(u16, AsyncEvent)> {
-        let kind = self.due()?;
+        let event = self.due()?;
         let cid = self.cids[0];
         self.release(cid);
-        self.waiting[kind] = 0;
-        self.reported[kind] = 1;
-        Some((cid, AsyncEvent { kind: kind as u8, info: self.info[kind], log_page: self.log_page[kind] }))
+        match usize::from(event.kind) {
+            kind if kind < TYPES => (self.waiting[kind], self.reported[kind]) = (0, 1),
+            _ => self.sanitized = Further { reported: 1, waiting: 0 },
+        }
+        Some((cid, event))
     }
 
     /// Whether a saved state makes sense.

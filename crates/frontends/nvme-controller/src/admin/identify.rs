@@ -88,6 +88,7 @@ impl<I: Interrupts> Controller<I> {
             elpe: ERROR_ENTRIES as u8 - 1,
             wctemp: WARNING_TEMPERATURE_K,
             cctemp: CRITICAL_TEMPERATURE_K,
+            sanicap: self.sanitize_capabilities(),
             tnvmcap: [capacity as u64, (capacity >> 64) as u64],
             sqes: 6 << 4 | 6,
             cqes: 4 << 4 | 4,

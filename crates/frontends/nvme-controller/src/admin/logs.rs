@@ -62,10 +62,13 @@ impl ErrorLog {
         }
     }
 
-    /// Newest first, as the log page has them.
-    fn page(&self) -> [ErrorEntry; ERROR_ENTRIES] {
+    /// Newest first, as the log page has them; while a Sanitize forbids it, without LBAs.
+    fn page(&self, has_lbas: bool) -> [ErrorEntry; ERROR_ENTRIES] {
         let newest = (self.count % ERROR_ENTRIES as u64) as usize;
-        std::array::from_fn(|back| self.entries[(newest + ERROR_ENTRIES - back) % ERROR_ENTRIES])
+        std::array::from_fn(|back| {
+            let entry = self.entries[(newest + ERROR_ENTRIES - back) % ERROR_ENTRIES];
+            ErrorEntry { lba: if has_lbas { entry.lba } else { 0 }, ..entry }
+        })
     }
 }
 
@@ -83,7 +86,8 @@ impl<I: Interrupts> Controller<I> {
     pub(crate) fn reject(&mut self, sqid: u16, sqe: &Sqe, status: Status) {
         self.stats.rejected += 1;
         // These may succeed when tried again; everything else would fail the same way.
-        let passing = matches!(status, Status::FORMAT_IN_PROGRESS | Status::DATA_TRANSFER_ERROR);
+        let passing =
+            matches!(status, Status::FORMAT_IN_PROGRESS | Status::SANITIZE_IN_PROGRESS | Status::DATA_TRANSFER_ERROR);
         let status = if passing { status } else { status.dnr() };
         let lba = if sqid > 0 && sqe.opc != nvm::DATASET_MANAGEMENT { sqe.slba() } else { 0 };
         self.log_error(sqid, sqe.cid, status, lba, sqe.nsid);
@@ -132,7 +136,7 @@ impl<I: Interrupts> Controller<I> {
         };
         let len_bytes = match id {
             lid::SUPPORTED_PAGES => put(&self.supported_pages()),
-            lid::ERROR => put(cast_slice(&self.errors.page())),
+            lid::ERROR => put(cast_slice(&self.errors.page(self.sanitize_refusal().is_none()))),
             // Kept for the controller, not per namespace (LPA bit 0): as if there were none.
             lid::SMART if nsid != 0 && nsid != NSID_ALL => {
                 return Err(not_attached(nsid));
@@ -145,6 +149,7 @@ impl<I: Interrupts> Controller<I> {
                 CHANGED_LIST_BYTES
             }
             lid::COMMANDS_EFFECTS => put(bytes_of(&self.commands_effects())),
+            lid::SANITIZE_STATUS if self.config.has_format() => put(bytes_of(&self.sanitize_log())),
             LID_PROMISE => put(bytes_of(&self.promise_log()?)),
             _ => return Err(Status::INVALID_LOG_PAGE),
         };
@@ -163,7 +168,8 @@ impl<I: Interrupts> Controller<I> {
     fn supported_pages(&self) -> [u8; SUPPORTED_PAGES_BYTES] {
         let mut page = [0; SUPPORTED_PAGES_BYTES];
         let promise = self.promise.is_some().then_some(LID_PROMISE);
-        for id in (lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS).chain(promise) {
+        let sanitize = self.config.has_format().then_some(lid::SANITIZE_STATUS);
+        for id in (lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS).chain(sanitize).chain(promise) {
             page[4 * usize::from(id)] = 1;
         }
         page
@@ -175,6 +181,7 @@ impl<I: Interrupts> Controller<I> {
             lid::ERROR => self.events.log_was_read(event_type::ERROR),
             lid::SMART => self.events.log_was_read(event_type::SMART),
             lid::CHANGED_NAMESPACES => self.events.changes_were_read(),
+            lid::SANITIZE_STATUS => self.events.log_was_read(event_type::IO_COMMAND),
             _ => {}
         }
         self.deliver_events();
@@ -232,6 +239,7 @@ impl<I: Interrupts> Controller<I> {
         if config.has_format() {
             log.acs[usize::from(admin::FORMAT_NVM)] =
                 effect::SUPPORTED | effect::LBCC | effect::NCC | effect::CSE_NAMESPACE;
+            log.acs[usize::from(admin::SANITIZE)] = effect::SUPPORTED | effect::LBCC | effect::CSE_ALL;
         }
         for (opcode, has, effects) in [
             (nvm::FLUSH, true, 0),

@@ -6,14 +6,18 @@ mod format;
 mod identify;
 mod logs;
 mod queues;
+mod sanitize;
 mod work;
 
 pub(crate) use events::Events;
 pub(crate) use features::{ERROR_RECOVERY, Features};
 pub(crate) use format::Format;
+pub use format::{EraseRecord, FormatRecord, FormatStep};
 pub use identify::nguid;
 pub(crate) use logs::ErrorLog;
 pub use logs::PromiseSource;
+pub(crate) use sanitize::Sanitizing;
+pub use sanitize::{Sanitize, SanitizeRecord, SanitizeState};
 pub(crate) use work::{LOOK_BYTES, Work};
 
 use io_model::Fetch;
@@ -43,13 +47,13 @@ impl<I: Interrupts> Controller<I> {
     /// The next device command of our own.
     pub(crate) fn fetch_own(&mut self) -> Fetch {
         let flush = self.next_parting_flush();
-        let next = flush.or_else(|| if self.stopped { None } else { self.next_format_chunk() });
+        let next = flush.or_else(|| if self.erases() { self.next_format_chunk() } else { None });
         next.unwrap_or(Fetch::Empty)
     }
 
     /// Executes the next admin command, unless there is none or no room for its completion. Returns whether it did.
     fn execute_next(&mut self) -> bool {
-        if self.waits_for_parts() || self.admin_waiting() == 0 {
+        if self.waits_for_parts() || self.waits_for_sanitize() || self.admin_waiting() == 0 {
             return false;
         }
         self.deliver_events();
@@ -72,7 +76,7 @@ impl<I: Interrupts> Controller<I> {
         sq.unclaim();
         self.stats.commands += 1;
         self.work.is_executing = true;
-        let result = self.execute(&sqe);
+        let result = self.execute(&sqe, is_new);
         self.conclude(&sqe, result);
         self.work.is_executing = false;
         true
@@ -110,10 +114,13 @@ impl<I: Interrupts> Controller<I> {
         if reachable && cq.free > 0 { sq.waiting() } else { 0 }
     }
 
-    fn execute(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+    fn execute(&mut self, sqe: &Sqe, is_new: bool) -> Result<Reply, Status> {
         // Admin commands use PRPs, and none is fused.
         if sqe.fuse() != 0 || sqe.psdt() != 0 {
             return Err(Status::INVALID_FIELD);
+        }
+        if let Some(status) = self.admin_refusal(sqe) {
+            return Err(status);
         }
         match sqe.opc {
             admin::DELETE_SQ => self.delete_sq(sqe),
@@ -139,6 +146,7 @@ impl<I: Interrupts> Controller<I> {
             admin::KEEP_ALIVE => Ok(Reply::Now(0)),
             admin::DOORBELL_BUFFER_CONFIG if self.takes_shadow_doorbells() => self.configure_doorbell_buffers(sqe),
             admin::FORMAT_NVM if self.config.has_format() => self.start_format(sqe),
+            admin::SANITIZE if self.config.has_format() => self.start_sanitize(sqe, is_new),
             _ => Err(Status::INVALID_OPCODE),
         }
     }

@@ -13,7 +13,8 @@ use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
 use nvme_controller::{
-    ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, Part, StateError, journal_bytes,
+    ControllerConfig, Doorbells, EraseRecord, Event, FormatRecord, Interrupts, NamespaceConfig, Part, StateError,
+    journal_bytes,
 };
 use nvme_spec::opcode::{create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
@@ -82,6 +83,7 @@ pub fn config() -> ControllerConfig {
         subnqn: "nqn.2026-01.io.evenkeel:test".into(),
         tenant: PLACE.tenant,
         namespaces: vec![(1, namespace(1, SIZE_BYTES, 512))],
+        sanitize: None,
         discard: true,
         write_zeroes: true,
         volatile_write_cache: true,
@@ -394,19 +396,28 @@ impl Host {
     pub fn wire(&mut self) {
         while let Some(event) = self.controller.take_event() {
             self.events.push(event);
-            if let (Event::Format(record), Some(is_durable)) = (event, self.records) {
-                self.controller.format_recorded(record, is_durable);
+            if let (Event::Erase(record), Some(is_durable)) = (event, self.records) {
+                self.controller.recorded(record, is_durable);
             }
         }
     }
 
-    /// The records of Formats that the wiring was asked for.
-    pub fn take_records(&mut self) -> Vec<FormatRecord> {
+    /// The records that the wiring was asked for.
+    pub fn take_erase_records(&mut self) -> Vec<EraseRecord> {
         let record = |event| match event {
-            Event::Format(record) => Some(record),
+            Event::Erase(record) => Some(record),
             Event::FlushFailed(_) | Event::Fatal(_) | Event::GivenUp(_) => None,
         };
         std::mem::take(&mut self.events).into_iter().filter_map(record).collect()
+    }
+
+    /// Those of Formats alone.
+    pub fn take_records(&mut self) -> Vec<FormatRecord> {
+        let record = |record| match record {
+            EraseRecord::Format(record) => Some(record),
+            EraseRecord::Sanitize(_) => None,
+        };
+        self.take_erase_records().into_iter().filter_map(record).collect()
     }
 
     /// Fetches and does everything until nothing is left.

@@ -20,4 +20,5 @@ mod queues;
 mod random;
 mod registers;
 mod rung;
+mod sanitize;
 mod state;

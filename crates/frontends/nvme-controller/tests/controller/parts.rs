@@ -86,6 +86,7 @@ fn queues_elsewhere_are_refused_as_those_here() {
         ("number of queues", count, Status::COMMAND_SEQUENCE_ERROR),
         ("abort of no queue", Sqe { opc: admin::ABORT, cdw10: 5, ..Sqe::zeroed() }, Status::INVALID_FIELD),
         ("Format", Sqe { opc: admin::FORMAT_NVM, nsid: 1, ..Sqe::zeroed() }, Status::INVALID_OPCODE),
+        ("Sanitize", Sqe { opc: admin::SANITIZE, cdw10: 3, ..Sqe::zeroed() }, Status::INVALID_OPCODE),
     ] {
         assert_eq!(host.admin(sqe).status().code(), expected, "{name}");
     }

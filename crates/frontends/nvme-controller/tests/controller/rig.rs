@@ -8,7 +8,8 @@ use std::sync::Arc;
 use guest_memory::{IoBuf, MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, Outcome, Source, Token};
 use nvme_controller::{
-    Controller, ControllerConfig, Event, NamespaceConfig, NamespaceError, Part, PartMessage, StateError,
+    Controller, ControllerConfig, EraseRecord, Event, FormatRecord, NamespaceConfig, NamespaceError, Part, PartMessage,
+    StateError,
 };
 
 use super::Vectors;
@@ -66,6 +67,10 @@ impl Rig {
             quiet: BTreeMap::new(),
             random: fastrand::Rng::with_seed(u64::from(of)),
         }
+    }
+
+    pub fn format_recorded(&mut self, record: FormatRecord, is_durable: bool) {
+        self.recorded(EraseRecord::Format(record), is_durable);
     }
 
     fn is_whole(&self) -> bool {

@@ -9,7 +9,9 @@ use config::Tenant;
 use guest_memory::Mapping;
 use io_model::{Extents, Placed, TenantId};
 use layout::Placement;
-use nvme_controller::{Controller, ControllerConfig, Doorbells, NamespaceConfig, Part, VECTORS};
+use nvme_controller::{
+    Controller, ControllerConfig, Doorbells, NamespaceConfig, Part, Sanitize, SanitizeState, VECTORS,
+};
 use policy::TenantPriority;
 use vfio_user::{DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
 
@@ -31,13 +33,20 @@ const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 const CUT_SHORT: &str = "its last Format was cut short, and a disk on several pollers can't be formatted; write \
                          threads = \"shared\", and have its guest format it again";
 
+/// As for [`CUT_SHORT`].
+const NOT_SANITIZED: &str = "its guest's last Sanitize has not ended well, and a disk on several pollers can't be \
+                             sanitized; write threads = \"shared\", and have its guest sanitize it";
+
 /// Makes the device's parts and says how the server is to present it. The mapping is its doorbell page.
 pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Mapping>, Listener)> {
-    let Making { id, tenant, placement, extents, drive, policy, queues, listener, promise, around, on_format, .. } =
+    let Making { id, tenant, placement, extents, drive, policy, queues, listener, promise, around, on_erase, .. } =
         making;
     let mut listener = listener.context("it has no socket")?;
     let of = queues.len() as u16;
     ensure!(of == 1 || placement.formatting_to_lba_bytes.is_none(), CUT_SHORT);
+    let latest = placement.sanitize.map(sanitize);
+    let is_over = |it: Sanitize| matches!(it.state, SanitizeState::Completed | SanitizeState::Exited);
+    ensure!(of == 1 || latest.is_none_or(is_over), NOT_SANITIZED);
     let doorbells = match tenant.doorbells {
         config::Doorbells::Mapped => Doorbells::Mapped,
         config::Doorbells::Trapped => Doorbells::Trapped,
@@ -48,16 +57,16 @@ pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Map
         ..controller_config(id, tenant, placement, drive, doorbells)
     };
     let (fd, page, lasting) = memory(&mut listener, &config)?;
-    let mut on_format = Some(on_format);
+    let mut on_erase = Some(on_erase);
     let parts = (0..of).map(|index| {
         let config = ControllerConfig { part: Part { index, of }, ..config.clone() };
         let mut controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
         controller.show_promise(Some(Arc::clone(&promise) as _));
         let controller = Placed::new(controller, vec![extents.clone()]);
         let log = Log::new(Arc::clone(&around.sink), &tenant.name);
-        // The first part's alone: others have no Format.
-        let on_format = on_format.take().unwrap_or_else(|| Box::new(|_| ()));
-        Ok(NvmeDevice::new(tenant.name.clone(), controller, lasting.clone(), log, on_format))
+        // The first part's alone: others erase nothing.
+        let on_erase = on_erase.take().unwrap_or_else(|| Box::new(|_| ()));
+        Ok(NvmeDevice::new(tenant.name.clone(), controller, lasting.clone(), log, on_erase))
     });
     let parts = parts.collect::<Result<Vec<_>>>()?;
     let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
@@ -93,7 +102,11 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
         if earlier_bytes == journal_bytes {
             let doorbells = doorbells.try_clone()?;
             let page = doorbells_in(&doorbells)?;
-            return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal, earlier })));
+            return Ok((
+                doorbells,
+                Arc::clone(&page),
+                Some(Lasting { doorbells: page, journal, earlier, is_held: true }),
+            ));
         }
         // That of a controller with other queues: its client is told so, and sent away.
         earlier = Some(journal);
@@ -105,7 +118,8 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
     }
     let (journal, file) = Mapping::memfd("evenkeel-journal", journal_bytes as usize).context("can't make a journal")?;
     listener.keep_memory(vec![fd.try_clone()?, file]);
-    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal, earlier })))
+    let is_held = earlier.is_some();
+    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal, earlier, is_held })))
 }
 
 fn controller_config(
@@ -122,6 +136,7 @@ fn controller_config(
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
         tenant: id,
         namespaces: vec![(NSID, own_disk(placement, drive))],
+        sanitize: placement.sanitize.map(sanitize),
         discard: drive.discard,
         write_zeroes: true,
         volatile_write_cache: drive.write_cache,
@@ -132,6 +147,17 @@ fn controller_config(
         part: Part::WHOLE,
         queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
     }
+}
+
+/// As the controller knows it.
+fn sanitize(it: layout::Sanitize) -> Sanitize {
+    let state = match it.state {
+        layout::SanitizeState::Running => SanitizeState::Running,
+        layout::SanitizeState::Completed => SanitizeState::Completed,
+        layout::SanitizeState::Failed => SanitizeState::Failed,
+        layout::SanitizeState::Exited => SanitizeState::Exited,
+    };
+    Sanitize { cdw10: it.dword_10, pattern: it.pattern, state }
 }
 
 /// A tenant's own disk.

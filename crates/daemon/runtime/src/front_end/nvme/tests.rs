@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use io_model::TenantId;
-use nvme_controller::{ControllerConfig, Doorbells, Part};
+use nvme_controller::{ControllerConfig, Doorbells, FormatRecord, Part, Sanitize, SanitizeState};
 use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cc, Reg};
 
@@ -42,13 +42,20 @@ fn namespace(size_bytes: u64) -> NamespaceConfig {
 
 impl Guest {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// A Sanitize that goes on is at its start.
+    fn with(sanitize: Option<Sanitize>) -> Self {
+        let own = NamespaceConfig { format_cut_short: sanitize.is_some(), ..namespace(MIB) };
         let config = ControllerConfig {
             serial: "1".into(),
             model: "test".into(),
             firmware: "1".into(),
             subnqn: "nqn.2026-11.evenkeel:test".into(),
             tenant: TenantId(3),
-            namespaces: vec![(NSID, namespace(MIB))],
+            namespaces: vec![(NSID, own)],
+            sanitize,
             discard: true,
             write_zeroes: true,
             volatile_write_cache: false,
@@ -66,8 +73,11 @@ impl Guest {
         let sink = Arc::clone(&lines);
         let controller = Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]);
         let log = Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a");
-        let on_format = Box::new(move |record| told.send(record).unwrap());
-        let mut device = NvmeDevice::new("a".into(), controller, None, log, on_format);
+        let on_erase = Box::new(move |record| match record {
+            EraseRecord::Format(record) => told.send(record).unwrap(),
+            EraseRecord::Sanitize(_) => {}
+        });
+        let mut device = NvmeDevice::new("a".into(), controller, None, log, on_erase);
         let (ram, fd) = Mapping::memfd("ram", RAM_BYTES as usize).unwrap();
         let mapped = Mapping::shared(fd.as_fd(), 0, RAM_BYTES, true).unwrap();
         device.controller.dma_map(0, RAM_BYTES, Some(mapped), &mut ()).unwrap();
@@ -92,13 +102,21 @@ impl Guest {
         self.device.notify();
         let record = self.records.try_recv().unwrap();
         assert_eq!(record.nsid, nsid);
-        self.device.order(Order::Recorded(record, true), &mut ());
+        self.device.order(Order::Recorded(EraseRecord::Format(record), true), &mut ());
         let mut fetched = Vec::new();
         while self.device.backlog(0) > 0 {
             let Fetch::Command(command, buf, token) = self.device.fetch(0) else { panic!("a step of the Format") };
             fetched.push(((command.offset_bytes, command.len_bytes), token, buf));
         }
         fetched
+    }
+
+    /// A step of a Sanitize.
+    fn step(&mut self) -> (Token, IoBuf) {
+        self.device.service();
+        assert_eq!(self.device.backlog(0), 1);
+        let Fetch::Command(_, buf, token) = self.device.fetch(0) else { panic!("a step of the Sanitize") };
+        (token, buf)
     }
 
     /// Formats, to the end.
@@ -108,7 +126,7 @@ impl Guest {
         parts.into_iter().for_each(|(_, token, buf)| self.device.complete(token, Ok(()), buf));
         self.device.notify();
         let record = self.records.try_recv().unwrap();
-        self.device.order(Order::Recorded(record, true), &mut ());
+        self.device.order(Order::Recorded(EraseRecord::Format(record), true), &mut ());
         places
     }
 }
@@ -163,6 +181,28 @@ fn a_detached_namespace_is_free_when_the_drive_has_nothing_of_it() {
         assert_eq!(is_done.try_recv(), Ok(()));
     }
     assert_eq!(guest.format(1), [(100 * MIB, MIB)], "the other one is where it was");
+}
+
+/// Only here: a VMM that waits for ever, as the drive always has a step.
+#[test]
+fn a_client_is_answered_while_a_sanitize_goes_on() {
+    let running = Sanitize { cdw10: 3 | 1 << 4, pattern: 0, state: SanitizeState::Running };
+    let mut guest = Guest::with(Some(running));
+    let mut step = guest.step();
+    for round in 0..2 {
+        let (done, is_done) = channel();
+        let (gone, is_gone) = channel();
+        match round {
+            0 => guest.device.order(Order::Request(Request::Reset, done), &mut ()),
+            _ => guest.device.order(Order::Gone(gone), &mut ()),
+        }
+        assert!(guest.device.settle(&mut ()), "it waits for the drive");
+        guest.device.complete(step.0, Ok(()), step.1);
+        step = guest.step();
+        assert!(!guest.device.settle(&mut ()));
+        assert!(is_done.try_recv().is_ok() || is_gone.try_recv().is_ok(), "round {round}");
+    }
+    guest.device.complete(step.0, Ok(()), step.1);
 }
 
 /// What the first of two parts does with an order, before and after the other one has carried it out.

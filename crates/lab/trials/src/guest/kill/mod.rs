@@ -6,6 +6,7 @@
 //! | `rig` | guests, load, kills |
 //! | `boot` | kills while guests boot |
 //! | `disturb` | kills while they reset and format, and make their queues anew |
+//! | `sanitize` | a kill while one sanitizes its drive |
 //! | `ext4` | kills under file systems, whose guests crash in the end |
 //! | `ledger` | what the daemon's lives completed, by their logs |
 //! | `report` | the figures, judged |
@@ -20,6 +21,7 @@ mod ext4;
 mod ledger;
 mod report;
 mod rig;
+pub mod sanitize;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -198,6 +200,17 @@ pub fn few_kills_while_guests_boot(lab: &mut Lab) -> Result<()> {
 /// As [`run`].
 pub fn few_kills_while_guests_reset(lab: &mut Lab) -> Result<()> {
     Occasion::Reset.few(lab, "resetting")
+}
+
+/// A kill while a guest sanitizes its drive.
+///
+/// # Errors
+/// As [`run`].
+pub fn while_a_guest_sanitizes(lab: &mut Lab) -> Result<()> {
+    let Some(binary) = lab.binary() else { return Ok(()) };
+    lab.discard();
+    let (mut rig, daemon) = Rig::boot(lab.machine(), lab.accel(), &binary, lab.dir(), &NVME[..1])?;
+    sanitize::once(&mut rig, daemon).map_err(|error| error.context(rig.logs()))
 }
 
 fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {

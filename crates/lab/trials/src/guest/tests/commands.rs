@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::pair;
 use crate::guest::daemon::TENANT_SIZE_MIB;
+use crate::guest::kill::sanitize;
 use crate::guest::lab::{Lab, Tenant};
 use crate::guest::qemu::Guest;
 
@@ -246,16 +247,25 @@ pub fn format(lab: &mut Lab) -> Result<()> {
 fn erase_by_key(guest: &mut Guest) -> Result<()> {
     let offers = number(&json(guest, "nvme id-ctrl /dev/nvme0 -o json")?, "fna")?;
     ensure!(offers & 4 != 0, "no cryptographic erase is offered: FNA {offers:#x}");
-    guest.run(&format!(
-        "dd if=/dev/urandom of=/tmp/data bs=1M count=1 && dd if=/tmp/data of={NAMESPACE} bs=1M oflag=direct"
-    ))?;
-    guest.run(&format!("cmp -n 1048576 /tmp/data {NAMESPACE}"))?;
-    guest.run_within(&format!("nvme format {NAMESPACE} --ses=2 --force"), LIMIT)?;
-    for not in ["/tmp/data", "/dev/zero"] {
+    let offers = number(&json(guest, "nvme id-ctrl /dev/nvme0 -o json")?, "sanicap")?;
+    ensure!(offers & 7 == 5, "not crypto erase and overwrite: SANICAP {offers:#x}");
+    for erase in [format!("nvme format {NAMESPACE} --ses=2 --force"), "nvme sanitize /dev/nvme0 -a 4".to_owned()] {
         guest.run(&format!(
-            "dd if={NAMESPACE} of=/tmp/found bs=1M count=1 iflag=direct && ! cmp -n 4096 {not} /tmp/found"
+            "dd if=/dev/urandom of=/tmp/data bs=1M count=1 && dd if=/tmp/data of={NAMESPACE} bs=1M oflag=direct"
         ))?;
+        guest.run(&format!("cmp -n 1048576 /tmp/data {NAMESPACE}"))?;
+        guest.run_within(&erase, LIMIT)?;
+        if erase.contains("sanitize") {
+            sanitize::wait_for_status(guest, 1)?;
+        }
+        for not in ["/tmp/data", "/dev/zero"] {
+            guest.run(&format!(
+                "dd if={NAMESPACE} of=/tmp/found bs=1M count=1 iflag=direct && ! cmp -n 4096 {not} /tmp/found"
+            ))?;
+        }
     }
+    let log = guest.run("nvme sanitize-log /dev/nvme0")?;
+    ensure!(log.contains("65535") && log.contains("0x1"), "nvme-cli reads something else: {log}");
     guest.run("rm /tmp/data /tmp/found").map(drop)
 }
 

@@ -130,6 +130,7 @@ pub const ALL: &[Test] = &[
     daily("disks-come-and-go", online::come_and_go),
     daily("virtio-daemon-killed", kill::few_kills),
     daily("nvme-daemon-killed", kill::few_kills_beside_a_keeper),
+    full("nvme-sanitize-killed", kill::while_a_guest_sanitizes),
     full("daemon-killed-while-guests-boot", kill::few_kills_while_guests_boot),
     full("recipe-qemu", recipes::qemu),
     full("recipe-libvirt", recipes::libvirt),
