@@ -37,7 +37,7 @@ impl Extents {
         Self { first, more: pieces.collect(), held: None }
     }
 
-    /// The same pieces, in which a part may be held now and then.
+    /// These pieces. A part of them may be held now and then.
     #[must_use]
     pub fn with_held(self, held: Option<Arc<HeldRange>>) -> Self {
         Self { held, ..self }

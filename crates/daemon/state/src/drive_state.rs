@@ -504,6 +504,10 @@ impl DriveState {
             let disk = if nsid == OWN_NSID { Some(id) } else { namespace };
             names.extend(disk.and_then(|disk| self.disks.get(disk)).map(|disk| disk.name.clone()));
         }
+        let is_changing = |name: &&String| self.placement(name).is_some_and(Placement::is_reencrypted);
+        if let Some(name) = names.iter().find(is_changing) {
+            return Err(being_reencrypted(name));
+        }
         let layout = self.layout_mut().ok_or_else(broken)?;
         for name in &names {
             let lba_bytes = layout.placements().iter().find(|it| it.name == *name).map_or(0, |it| it.lba_bytes);

@@ -59,7 +59,8 @@ fn open_by_cryptsetup(guest: &mut Guest) -> Result<()> {
     ))?;
     guest.run_within(
         "loop=$(losetup -f) && losetup $loop /run/raw && cryptsetup open --type plain --cipher aes-xts-plain64 \
-         --key-size 512 --key-file /run/key --sector-size 4096 $loop opened && cmp /dev/mapper/opened /run/plain && cryptsetup close opened && losetup -d $loop && rm /run/raw /run/plain",
+         --key-size 512 --key-file /run/key --sector-size 4096 $loop opened && \
+         cmp /dev/mapper/opened /run/plain && cryptsetup close opened && losetup -d $loop && rm /run/raw /run/plain",
         LIMIT,
     )?;
     Ok(())
