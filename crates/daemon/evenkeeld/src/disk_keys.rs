@@ -14,6 +14,8 @@ use layout::{Placement, serial_of};
 use runtime::command::Handed;
 use zeroize::Zeroizing;
 
+use crate::key_command;
+
 /// The name of the host key among the service manager's credentials.
 const CREDENTIAL: &str = "evenkeel-host-key";
 
@@ -45,8 +47,8 @@ impl DiskKeys {
         let given = || credential().filter(|path| path.exists()).map(KeySource::File);
         let host = match config.keys.host_key.clone().or_else(given) {
             None => return Ok(Self::default()),
-            Some(KeySource::File(path)) => HostKeys::read(&path),
-            Some(KeySource::Command(words)) => HostKeys::ask(&words),
+            Some(KeySource::File(path)) => HostKeys::read(&path).map_err(anyhow::Error::from),
+            Some(KeySource::Command(words)) => key_command::host_keys(&words),
         };
         let host = host.context("can't use the host key")?;
         Ok(Self { host: Some(Arc::new(host)), ..Self::default() })

@@ -10,15 +10,14 @@ use openssl::hash::{MessageDigest, hash};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::command;
 use crate::secret::Secret;
 
 /// Bytes of a host key: AES-256.
 const BYTES: usize = 32;
 /// Keys in a file: the present one, and former ones while disks' keys are wrapped anew.
 const KEYS_MAX: usize = 8;
-/// Longest file: 64 hexadecimal digits and an end of line for each key.
-pub(crate) const LONGEST_FILE_BYTES: u64 = KEYS_MAX as u64 * (2 * BYTES as u64 + 2);
+/// Longest file, in bytes: 64 hexadecimal digits and an end of line for each key.
+pub const LONGEST_FILE_BYTES: u64 = KEYS_MAX as u64 * (2 * BYTES as u64 + 2);
 
 /// Names a host key without telling anything about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,14 +60,6 @@ pub enum HostKeyError {
         /// Its owner's number.
         owner: u32,
     },
-    /// The command gives no key.
-    #[error("key_command {program}: {why}")]
-    Command {
-        /// The program.
-        program: String,
-        /// What is wrong.
-        why: String,
-    },
     /// Something else than a key.
     #[error("{}: no key; write 32 random bytes, or 64 hexadecimal digits: `openssl rand -hex 32`; further lines are \
              former keys", path.display())]
@@ -101,18 +92,6 @@ impl HostKeys {
         let mut text = Zeroizing::new(Vec::with_capacity(LONGEST_FILE_BYTES as usize + 1));
         file.take(LONGEST_FILE_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
         Self::parse(&text).ok_or_else(|| HostKeyError::NoKey { path: path.to_owned() })
-    }
-
-    /// Runs a program, at least one word, that prints what such a file holds. It has no input and an environment of
-    /// `PATH` alone; what it says on standard error goes where this process's does.
-    ///
-    /// # Errors
-    /// See [`HostKeyError`].
-    pub fn ask(words: &[String]) -> Result<Self, HostKeyError> {
-        let program = words.first().cloned().unwrap_or_default();
-        let failed = |why: String| HostKeyError::Command { program: program.clone(), why };
-        let text = command::output(words).map_err(failed)?;
-        Self::parse(&text).ok_or_else(|| failed("it prints no key: 64 hexadecimal digits are wanted".to_owned()))
     }
 
     /// What such a file holds. `None`: no key, or too many.

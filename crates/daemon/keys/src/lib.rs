@@ -5,7 +5,6 @@
 //! | --- | --- |
 //! | `secret` | key bytes that leave no trace in memory |
 //! | `host_key` | the key of this host, and the file that it is read from |
-//! | `command` | the output of a program that prints a key |
 //! | `wrapped` | a data key as the layout stores it, wrapped by the host key |
 //! | `stored` | the key in a disk's record |
 //! | `journal` | how far a disk is on its way from one key to another |
@@ -17,7 +16,6 @@
 #![forbid(unsafe_code)]
 
 mod check;
-mod command;
 mod host_key;
 mod journal;
 mod secret;
@@ -25,7 +23,7 @@ mod stored;
 mod wrapped;
 
 pub use check::{CheckValue, WrongKey};
-pub use host_key::{HostKey, HostKeyError, HostKeyId, HostKeys};
+pub use host_key::{HostKey, HostKeyError, HostKeyId, HostKeys, LONGEST_FILE_BYTES};
 pub use journal::{ChangeId, ChangeJournal, JournalError, Position, WINDOW_BYTES};
 pub use secret::{DATA_KEY_BYTES, DataSecret, NoRandomBytes, Secret};
 pub use stored::StoredKey;

@@ -97,8 +97,8 @@ fn live_figures_come_until_nobody_reads_them() {
     for _ in 0..2 {
         let block: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
         assert!(block[0].starts_with("policy lpns, over ") && block[1].starts_with("tenant"), "{block:?}");
-        assert!(block[2].starts_with("db ") && block[2].contains("guaranteed  ≤ 1.0 ms"), "{block:?}");
-        assert!(block[3].starts_with("batch ") && block[3].contains("best-effort  weight 3"), "{block:?}");
+        assert!(block[2].starts_with("db ") && block[2].contains("guaranteed    -  ≤ 1.0 ms"), "{block:?}");
+        assert!(block[3].starts_with("batch ") && block[3].contains("best-effort    -  weight 3"), "{block:?}");
     }
     let (mut live, mut out) = Live::start(&home.runtime_dir(), &["--json"]);
     for _ in 0..2 {

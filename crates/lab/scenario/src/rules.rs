@@ -17,7 +17,7 @@ use crate::fault::KindDraft;
 use crate::read::Draft;
 use crate::workload::Work;
 
-/// What encrypted disks have unless somebody asks for others.
+/// The sectors of encrypted disks by default.
 const SECTOR_BYTES: u32 = 4096;
 
 /// A tenant as far as it could be read.
