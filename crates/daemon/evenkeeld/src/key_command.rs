@@ -19,8 +19,8 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Where programs look for others.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The host keys that a program prints, as a file has them. It has no input, and an environment of `PATH` alone; what it
-/// says on standard error goes where this process's does. One that does not end in 30 s is killed.
+/// The host keys that a program prints, as a file has them. It has no input, and an environment of `PATH` alone. Its
+/// standard error is this process's. One that does not end in 30 s is killed.
 ///
 /// # Errors
 /// It can't be started, fails, prints no key, or does not end in time.
