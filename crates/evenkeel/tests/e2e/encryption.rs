@@ -93,6 +93,11 @@ fn a_drive_without_its_host_tells_nothing() {
     daemon.stop();
 }
 
+/// Waits until the daemon knows that a disk's last client has left.
+pub(crate) fn detached(home: &Home, name: &str) {
+    wait_for("the client to leave", || (done(home, &format!("show {name}"))["attached"] == false).then_some(()));
+}
+
 /// An erased disk whose data comes back after a restart, or an erasure that leaves the former key in use.
 #[test]
 fn an_erased_disk_never_reads_as_before() {
@@ -119,6 +124,7 @@ fn an_erased_disk_never_reads_as_before() {
     drop(daemon);
     let daemon = home.serve();
     assert!(home.attach("secret").read(16, 16).unwrap() == second);
+    detached(&home, "secret");
     done(&home, "erase secret --yes");
     done(&home, "erase secret --yes");
     assert!(home.attach("secret").read(16, 16).unwrap() != second);

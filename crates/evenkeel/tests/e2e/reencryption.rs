@@ -9,7 +9,7 @@ use layout::CRASH_POINTS;
 use crate::apply::listed;
 use crate::crashes;
 use crate::disks::{done, refused};
-use crate::encryption::{config, host_key};
+use crate::encryption::{config, detached, host_key};
 use crate::guest::{Guest, pattern};
 use crate::harness::{Home, wait_for};
 
@@ -103,6 +103,7 @@ fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
     home.attach("secret").write(0, &data).unwrap();
     done(&home, "reencrypt secret");
     half_way();
+    detached(&home, "secret");
     done(&home, "erase secret --yes");
     assert_eq!(reencrypted_bytes(&home), None);
     let noise = home.attach("secret").read(0, 16).unwrap();
