@@ -5,6 +5,7 @@
 //! | `privileges` | no root, no capabilities, and no way to gain them |
 //! | `calls`, `filters` | seccomp: the system calls of each kind of thread |
 //! | `landlock` | the files that the process may open |
+//! | `erased_memory` | freed memory without keys |
 //! | `peer` | the user at the other end of a socket |
 //! | `inherited` | file descriptors that the process inherited |
 //! | `same_file` | which descriptors refer to the same open file |
@@ -15,6 +16,7 @@
 //! [`enter`] first. Threads inherit all filters and fences, which can't be removed.
 
 mod calls;
+mod erased_memory;
 mod filters;
 mod inherited;
 mod landlock;
@@ -25,6 +27,7 @@ mod same_file;
 mod survivor;
 
 pub use calls::ThreadKind;
+pub use erased_memory::ErasingAllocator;
 pub use filters::{arm, arm_alone, before_the_end, enter, is_armed};
 pub use inherited::take_inherited;
 pub use landlock::{Fence, fence};

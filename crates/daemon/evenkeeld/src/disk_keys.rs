@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use api::{DiskError, Reason};
 use backend_cipher::{Access, DataKey, KeyChange};
 use client_socket::{Level, Sink};
 use config::{Config, Encryption, KeySource};
-use keys::{ChangeId, CheckValue, DataSecret, HostKey, HostKeys, StoredKey, WrappedKey};
+use keys::{ChangeId, CheckValue, DataSecret, HostKey, HostKeyError, HostKeys, JournalMark, StoredKey, WrappedKey};
 use layout::{Placement, serial_of};
 use runtime::command::Handed;
 use zeroize::Zeroizing;
@@ -23,6 +23,8 @@ const CREDENTIAL: &str = "evenkeel-host-key";
 #[derive(Clone, Default)]
 pub(crate) struct DiskKeys {
     host: Option<Arc<HostKeys>>,
+    /// Why the configured host key could not be read.
+    why_none: Option<String>,
     /// Tenants' own keys, by the names of their disks.
     handed: BTreeMap<String, Arc<DataSecret>>,
     /// Disks that are re-encrypted, by name; or why not.
@@ -37,11 +39,12 @@ pub(crate) struct Change {
 }
 
 impl DiskKeys {
-    /// Reads the host key of `[keys]`, or else the service manager's credential, if there is one.
+    /// Reads the host key of `[keys]`, or else the service manager's credential, if there is one. Without its file,
+    /// disks of the host key are locked and all others are served.
     ///
     /// # Errors
-    /// The key can't be read, others may read it, or the command for it fails.
-    pub(crate) fn read(config: &Config) -> Result<Self> {
+    /// The file has no key, others may read it, or the command for it fails.
+    pub(crate) fn read(config: &Config, sink: &Sink) -> Result<Self> {
         backend_cipher::prepare();
         let credential = || Some(PathBuf::from(std::env::var_os("CREDENTIALS_DIRECTORY")?).join(CREDENTIAL));
         let given = || credential().filter(|path| path.exists()).map(KeySource::File);
@@ -50,8 +53,23 @@ impl DiskKeys {
             Some(KeySource::File(path)) => HostKeys::read(&path).map_err(anyhow::Error::from),
             Some(KeySource::Command(words)) => key_command::host_keys(&words),
         };
-        let host = host.context("can't use the host key")?;
-        Ok(Self { host: Some(Arc::new(host)), ..Self::default() })
+        match host {
+            Ok(host) => Ok(Self { host: Some(Arc::new(host)), ..Self::default() }),
+            Err(error) if matches!(error.downcast_ref(), Some(HostKeyError::Unreadable { .. })) => {
+                let line = format!(
+                    "no host key: {error}; disks with encryption = \"host\" are locked until it is back: put the file \
+                     there, and run `evenkeel disk rewrap --host-key FILE`"
+                );
+                sink(Level::Warn.of_daemon(), &line);
+                Ok(Self { why_none: Some(error.to_string()), ..Self::default() })
+            }
+            Err(error) => Err(error.context("can't use the host key")),
+        }
+    }
+
+    /// Why there is no host key, in brackets, where one is configured.
+    fn why_none(&self) -> String {
+        self.why_none.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     }
 
     /// A key for a new disk. `None`: it is not encrypted.
@@ -63,7 +81,7 @@ impl DiskKeys {
             (Encryption::None, _) => Ok(None),
             (Encryption::Tenant, _) => Ok(Some(StoredKey::Tenant { check: None })),
             (Encryption::Host, None) => {
-                let title = format!("disk {name:?} is to be encrypted, and this host has no key");
+                let title = format!("disk {name:?} is to be encrypted, and this host has no key{}", self.why_none());
                 let remedy = format!(
                     "write host_key = \"/etc/evenkeel/host.key\" under [keys], or pass the credential {CREDENTIAL}; \
                      `openssl rand -hex 32` makes a key"
@@ -86,7 +104,10 @@ impl DiskKeys {
                 random_key(host.present(), name, serial).map(StoredKey::Host)
             }
             (Some(key), None) if key.is_of_host() => {
-                let title = format!("the new key of disk {name:?} would have to be wrapped, and there is no host key");
+                let title = format!(
+                    "the new key of disk {name:?} would have to be wrapped, and there is no host key{}",
+                    self.why_none()
+                );
                 Err(DiskError::new(Reason::Invalid, title, "give the daemon a host key: see host_key under [keys]"))
             }
             _ => {
@@ -105,7 +126,9 @@ impl DiskKeys {
         match (key, &self.host) {
             (Some(StoredKey::Changing { .. }), _) => Err(state::errors::being_reencrypted(name)),
             (Some(StoredKey::Host(former)), Some(host)) if former.unwrap(host, serial).is_ok() => {
-                Ok(StoredKey::Changing { former: former.clone(), next: random_key(host.present(), name, serial)? })
+                let next = random_key(host.present(), name, serial)?;
+                let journal = JournalMark::random().map_err(|_| no_random_bytes(name))?;
+                Ok(StoredKey::Changing { former: former.clone(), next, journal })
             }
             (Some(StoredKey::Host(_)), _) => {
                 let title = format!("disk {name:?} is locked: its key is not here");
@@ -123,14 +146,24 @@ impl DiskKeys {
     /// # Errors
     /// One of them does not open.
     pub(crate) fn open_change(&self, placement: &Placement, record: &StoredKey) -> Result<Change, String> {
-        let (StoredKey::Changing { former, next }, Some(host)) = (record, &self.host) else {
-            return Err("its keys were wrapped by a host key, and this daemon has none".to_owned());
+        let (StoredKey::Changing { former, next, journal }, Some(host)) = (record, &self.host) else {
+            return Err(format!("its keys were wrapped by a host key, and this daemon has none{}", self.why_none()));
         };
         let open = |key: &WrappedKey| key.unwrap(host, &placement.serial).map_err(|error| error.to_string());
         let (former, next) = (open(former)?, open(next)?);
-        let id = ChangeId::of(&next, &placement.serial);
+        let id = ChangeId::of(&next, &placement.serial, *journal);
         let [former, next] = [&former, &next].map(|secret| data_key(secret, placement).map(Arc::new));
         Ok(Change { former: former?, next: next?, id })
+    }
+
+    /// The record of a disk that is re-encrypted, with another mark of its journal.
+    ///
+    /// # Errors
+    /// It is not re-encrypted, or there are no random bytes.
+    pub(crate) fn with_another_mark(Placement { name, key, .. }: &Placement) -> Result<StoredKey, DiskError> {
+        let Some(StoredKey::Changing { former, next, .. }) = key else { return Err(state::errors::broken()) };
+        let journal = JournalMark::random().map_err(|_| no_random_bytes(name))?;
+        Ok(StoredKey::Changing { former: former.clone(), next: next.clone(), journal })
     }
 
     /// A disk is re-encrypted; or why it can't be, and is locked.
@@ -150,7 +183,7 @@ impl DiskKeys {
 
     /// These host keys instead, beside those that are known.
     pub(crate) fn with_host_keys(&self, host: Arc<HostKeys>) -> Self {
-        Self { host: Some(host), ..self.clone() }
+        Self { host: Some(host), why_none: None, ..self.clone() }
     }
 
     /// The keys that a former host key has wrapped, wrapped by the present one, with the names of their disks.
@@ -242,7 +275,8 @@ impl DiskKeys {
                     .map_or_else(|why| (Access::Locked, Some(why)), |change| (Access::Changing(change), None));
             }
             (Some(StoredKey::Host(wrapped)), None) => {
-                Err(format!("its key was wrapped by host key {}, and this daemon has none", wrapped.host_key))
+                let (id, why) = (wrapped.host_key, self.why_none());
+                Err(format!("its key was wrapped by host key {id}, and this daemon has none{why}"))
             }
             (Some(StoredKey::Host(wrapped)), Some(host)) => {
                 let secret = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());
@@ -273,8 +307,10 @@ fn data_key(secret: &DataSecret, placement: &Placement) -> Result<DataKey, Strin
 }
 
 fn random_key(host: &HostKey, name: &str, serial: &str) -> Result<WrappedKey, DiskError> {
-    WrappedKey::random(host, serial).ok_or_else(|| {
-        let title = format!("there are no random bytes for a key of disk {name:?}");
-        DiskError::new(Reason::Failed, title, "see to the system's random numbers, and try again")
-    })
+    WrappedKey::random(host, serial).ok_or_else(|| no_random_bytes(name))
+}
+
+fn no_random_bytes(name: &str) -> DiskError {
+    let title = format!("there are no random bytes for a key of disk {name:?}");
+    DiskError::new(Reason::Failed, title, "see to the system's random numbers, and try again")
 }

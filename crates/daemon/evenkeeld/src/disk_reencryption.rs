@@ -21,6 +21,7 @@ use policy::Terms;
 use state::Command as StateCommand;
 use state::errors::{being_deleted, broken, not_encrypted};
 
+use crate::disk_keys::DiskKeys;
 use crate::error_texts::disk_error;
 use crate::reencryption_state::{Busy, Reencryptions, State};
 use crate::served_drive::ServedDrive;
@@ -83,13 +84,24 @@ impl ServedDrive {
             let Some(record) = &placement.key else { continue };
             // Without its host key the disk is locked, and says so.
             let Ok(change) = self.disk_keys.open_change(&placement, record) else { continue };
-            let read = self.open_journal(&placement).map(|(_, Position { start_bytes, former })| {
+            let read = self.renew_journal(&placement).map(|Position { start_bytes, former }| {
                 let held = Arc::clone(self.held.entry(placement.name.clone()).or_default());
                 held.begin(start_bytes..start_bytes + former.len() as u64);
                 KeyChange::new(change.former, change.next, held)
             });
             self.disk_keys.set_change(&placement.name, read);
         }
+    }
+
+    /// The position in a disk's journal, which has another mark from now on: older copies of it are refused.
+    fn renew_journal(&mut self, placement: &Placement) -> Result<Position, String> {
+        let (mut journal, position) = self.open_journal(placement)?;
+        let record = DiskKeys::with_another_mark(placement).map_err(|error| error.to_string())?;
+        let id = self.disk_keys.open_change(placement, &record)?.id;
+        journal.renew(id, &position).map_err(|error| format!("the journal of its re-encryption fails: {error}"))?;
+        let recorded = self.apply(StateCommand::ReplaceKeys(vec![(placement.name.clone(), record)]));
+        recorded.map_err(|error| disk_error(error).to_string())?;
+        Ok(position)
     }
 
     fn journal_path(&self, placement: &Placement) -> Option<PathBuf> {

@@ -384,13 +384,12 @@ impl ServedDrive {
         self.erasing.retain(|_, all| !all.is_empty());
     }
 
-    /// Refuses host keys with which a disk's key would be lost.
-    pub(crate) fn refuse_host_keys(&self, host: &Arc<HostKeys>) -> Result<(), DiskError> {
-        let keys = self.disk_keys.with_host_keys(Arc::clone(host));
-        let is_lost = |placement: &&Placement| !self.disk_keys.is_locked(placement) && keys.is_locked(placement);
-        let Some(placement) = self.placements().iter().find(is_lost) else { return Ok(()) };
-        let title = format!("none of these host keys opens the key of disk {:?}", placement.name);
-        Err(DiskError::new(Reason::Invalid, title, "add the former host key as a further line of the file"))
+    /// Refuses host keys that leave out one which wrapped a disk's key.
+    pub(crate) fn refuse_host_keys(&self, host: &HostKeys) -> Result<(), DiskError> {
+        let missing = |it: &Placement| Some((it.name.clone(), it.key.as_ref()?.missing_host_key(host)?));
+        let Some((name, id)) = self.placements().iter().find_map(missing) else { return Ok(()) };
+        let title = format!("the key of disk {name:?} was wrapped by host key {id}, which is none of these");
+        Err(DiskError::new(Reason::Invalid, title, "add that host key as a further line of the file"))
     }
 
     pub(crate) fn placements(&self) -> &[Placement] {
@@ -403,17 +402,18 @@ impl ServedDrive {
     /// # Errors
     /// The layout can't be written: nothing has changed here.
     pub(crate) fn take_host_keys(&mut self, host: &Arc<HostKeys>) -> Result<usize, DiskError> {
+        let was_locked = |name: &str| self.state.placement(name).is_some_and(|it| self.disk_keys.is_locked(it));
+        let locked = self.state.disks().iter().filter(|(_, disk)| was_locked(&disk.name));
+        let locked: Vec<TenantId> = locked.map(|(id, _)| id).collect();
         let keys = self.disk_keys.with_host_keys(Arc::clone(host));
         let anew = keys.wrapped_anew(self.placements().iter());
         let count = anew.len();
         if count > 0 {
             self.apply(StateCommand::ReplaceKeys(anew)).map_err(disk_error)?;
         }
-        let had = std::mem::replace(&mut self.disk_keys, keys);
+        self.disk_keys = keys;
         self.read_changes();
-        let was_locked = |name: &str| self.state.placement(name).is_some_and(|it| had.is_locked(it));
-        let locked = self.state.disks().iter().filter(|(_, disk)| was_locked(&disk.name));
-        for id in locked.map(|(id, _)| id).collect::<Vec<_>>() {
+        for id in locked {
             self.tell_present_key(id);
             self.connect_unlocked(id)?;
         }

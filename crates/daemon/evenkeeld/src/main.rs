@@ -6,8 +6,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use client_socket::gate;
+use confine::ErasingAllocator;
 use evenkeeld::serve;
 use runtime::stderr;
+
+/// Requests may hold keys.
+#[global_allocator]
+static ALLOCATOR: ErasingAllocator = ErasingAllocator;
 
 /// The daemon. `evenkeel serve` starts it too; all other commands are in `evenkeel`.
 #[derive(Debug, Parser)]

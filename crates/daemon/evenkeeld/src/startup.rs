@@ -163,7 +163,7 @@ impl Opened {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
         // A drive that reaches pinned memory may also be added later.
         raise_memory_lock();
-        let disk_keys = drives.first().map(|drive| DiskKeys::read(&drive.prepared.config)).transpose()?;
+        let disk_keys = drives.first().map(|drive| DiskKeys::read(&drive.prepared.config, sink)).transpose()?;
         let disk_keys = disk_keys.unwrap_or_default();
         let (drives, missing) = open_all(drives, keeper.as_ref(), &disk_keys, sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 use openssl::sha::Sha256;
+use serde::{Deserialize, Serialize};
 
-use crate::secret::DataSecret;
+use crate::secret::{DataSecret, NoRandomBytes};
 
 /// Bytes that are re-encrypted at a time, at most.
 pub const WINDOW_BYTES: u64 = 1 << 20;
@@ -21,15 +22,34 @@ const DIGEST_BYTES: usize = 32;
 /// Magic, sequence, start and length.
 const FIELDS_BYTES: usize = 32;
 
+/// A random number that the disk's record and its journal both have. Each start of the daemon changes it, so that an
+/// older copy of the journal is refused: the data has moved on since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JournalMark(u32);
+
+impl JournalMark {
+    /// Another one.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn random() -> Result<Self, NoRandomBytes> {
+        let mut bytes = [0; 4];
+        openssl::rand::rand_bytes(&mut bytes).map_err(|_| NoRandomBytes)?;
+        Ok(Self(u32::from_le_bytes(bytes)))
+    }
+}
+
 /// Which disk and which change of its key a journal is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangeId([u8; DIGEST_BYTES]);
 
 impl ChangeId {
-    /// That of a change to the key `next`.
-    pub fn of(next: &DataSecret, serial: &str) -> Self {
+    /// That of a change to the key `next`, with a journal of this mark.
+    pub fn of(next: &DataSecret, serial: &str, JournalMark(mark): JournalMark) -> Self {
         let mut digest = Sha256::new();
-        [b"evenkeel key change 1:", serial.as_bytes(), &[0], next.bytes()].iter().for_each(|part| digest.update(part));
+        let parts = [b"evenkeel key change 1:", serial.as_bytes(), &[0], next.bytes(), &mark.to_le_bytes()];
+        parts.iter().for_each(|part| digest.update(part));
         Self(digest.finish())
     }
 }
@@ -51,7 +71,7 @@ pub enum JournalError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// No slot of the file is whole, or it is of another change.
-    #[error("it is damaged, or of another disk; restore it from a backup of the present state")]
+    #[error("it is damaged, of another disk, or an older copy")]
     Damaged,
 }
 
@@ -95,6 +115,16 @@ impl ChangeJournal {
         let last = slots.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let (sequence, position) = last.ok_or(JournalError::Damaged)?;
         Ok((Self { file, id, sequence: sequence.wrapping_add(1) }, position))
+    }
+
+    /// Gives the journal another mark, durably: its position stands in one slot with the former mark, and in the other
+    /// one with this mark. Either mark opens it until the next record.
+    ///
+    /// # Errors
+    /// The file can't be written. The former mark opens it.
+    pub fn renew(&mut self, id: ChangeId, Position { start_bytes, former }: &Position) -> io::Result<()> {
+        self.id = id;
+        self.record(*start_bytes, former)
     }
 
     /// Makes a position durable: all before `start_bytes` has the next key, durably. `former`: what the drive holds
@@ -161,7 +191,25 @@ mod tests {
     use super::*;
 
     fn change() -> ChangeId {
-        ChangeId::of(&DataSecret::random().unwrap(), "db")
+        ChangeId::of(&DataSecret::random().unwrap(), "db", JournalMark::random().unwrap())
+    }
+
+    /// A kill between the new mark's journal and its record would leave a journal that nothing opens.
+    #[test]
+    fn a_renewed_journal_opens_by_either_mark_until_the_next_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, [first, second]) = (dir.path().join("journal"), [change(), change()]);
+        let mut journal = ChangeJournal::create(&path, first).unwrap();
+        journal.record(0, &[1; 4096]).unwrap();
+        journal.record(4096, &[2; 4096]).unwrap();
+        let (mut journal, position) = ChangeJournal::open(&path, first).unwrap();
+        journal.renew(second, &position).unwrap();
+        for id in [first, second] {
+            assert_eq!(ChangeJournal::open(&path, id).unwrap().1, position);
+        }
+        journal.record(8192, &[]).unwrap();
+        assert!(matches!(ChangeJournal::open(&path, first), Err(JournalError::Damaged)), "an older copy's mark");
+        assert_eq!(ChangeJournal::open(&path, second).unwrap().1.start_bytes, 8192);
     }
 
     /// A record that was cut anywhere must leave the one before: the range that it names is being rewritten.

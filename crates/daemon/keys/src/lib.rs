@@ -24,7 +24,7 @@ mod wrapped;
 
 pub use check::{CheckValue, WrongKey};
 pub use host_key::{HostKey, HostKeyError, HostKeyId, HostKeys, LONGEST_FILE_BYTES};
-pub use journal::{ChangeId, ChangeJournal, JournalError, Position, WINDOW_BYTES};
+pub use journal::{ChangeId, ChangeJournal, JournalError, JournalMark, Position, WINDOW_BYTES};
 pub use secret::{DATA_KEY_BYTES, DataSecret, NoRandomBytes, Secret};
 pub use stored::StoredKey;
 pub use wrapped::{UnwrapError, WrappedKey};

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::check::CheckValue;
-use crate::host_key::HostKeys;
+use crate::host_key::{HostKeyId, HostKeys};
+use crate::journal::JournalMark;
 use crate::wrapped::WrappedKey;
 
 /// What the record of an encrypted disk says about its key.
@@ -18,6 +19,8 @@ pub enum StoredKey {
         former: WrappedKey,
         /// The key of what is.
         next: WrappedKey,
+        /// The mark of the journal. Journals with other marks are older copies.
+        journal: JournalMark,
     },
     /// The tenant has the key.
     Tenant {
@@ -45,16 +48,27 @@ impl StoredKey {
         matches!(self, Self::Changing { .. })
     }
 
+    /// The host key that opens this key, if it is none of `hosts`.
+    pub fn missing_host_key(&self, hosts: &HostKeys) -> Option<HostKeyId> {
+        let wrapped = match self {
+            Self::Host(key) => vec![key],
+            Self::Changing { former, next, .. } => vec![former, next],
+            Self::Tenant { .. } => Vec::new(),
+        };
+        wrapped.into_iter().map(|key| key.host_key).find(|id| hosts.find(*id).is_none())
+    }
+
     /// The key wrapped by the present host key. `None`: it is already, or does not open.
     pub fn wrapped_anew(&self, hosts: &HostKeys, serial: &str) -> Option<Self> {
         let anew = |key: &WrappedKey| key.wrapped_anew(hosts, serial);
         match self {
             Self::Host(key) => anew(key).map(Self::Host),
-            Self::Changing { former, next } => match (anew(former), anew(next)) {
+            Self::Changing { former, next, journal } => match (anew(former), anew(next)) {
                 (None, None) => None,
                 (its_former, its_next) => Some(Self::Changing {
                     former: its_former.unwrap_or_else(|| former.clone()),
                     next: its_next.unwrap_or_else(|| next.clone()),
+                    journal: *journal,
                 }),
             },
             Self::Tenant { .. } => None,

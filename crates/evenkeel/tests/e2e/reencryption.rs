@@ -87,12 +87,29 @@ fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
     done(&home, "create part --size 4MiB --encryption host --attach secret");
     done(&home, "reencrypt part --wait");
 
-    // Its journal is lost: locked, rather than half of it noise. And it can be erased.
+    // Its journal is an older copy: locked, rather than some of it noise.
     done(&home, "reencrypt secret");
     half_way();
     drop(daemon);
     let journal = fs::read_dir(home.path("")).unwrap().map(|it| it.unwrap().path());
     let journal = journal.filter(|path| path.to_string_lossy().contains("reencrypt")).collect::<Vec<_>>();
+    let older = fs::read(&journal[0]).unwrap();
+    let daemon = home.serve();
+    half_way();
+    drop(daemon);
+    let present = fs::read(&journal[0]).unwrap();
+    fs::write(&journal[0], older).unwrap();
+    let daemon = home.serve();
+    assert_eq!(done(&home, "show secret")["state"], "locked");
+    daemon.stop();
+    fs::write(&journal[0], present).unwrap();
+    let daemon = home.serve();
+    assert!(is_kept(&mut home.attach("secret")));
+    over();
+    // It is lost. And the disk can be erased.
+    done(&home, "reencrypt secret");
+    half_way();
+    drop(daemon);
     fs::write(&journal[0], "").unwrap();
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
