@@ -19,6 +19,10 @@ use crate::key_command;
 /// The name of the host key among the service manager's credentials.
 const CREDENTIAL: &str = "evenkeel-host-key";
 
+/// Why a disk is locked, and what unlocks it.
+const NO_HOST_KEY: &str = "this daemon has no host key; give it one: see host_key under [keys]";
+const NOT_HANDED_OVER: &str = "its tenant has not handed over its key; `evenkeel disk unlock` does that";
+
 /// What opens the keys of disks.
 #[derive(Clone, Default)]
 pub(crate) struct DiskKeys {
@@ -91,7 +95,8 @@ impl DiskKeys {
             }
             _ => {
                 let title = format!("disk {name:?} is encrypted by a key of its tenant");
-                Err(DiskError::new(Reason::Invalid, title, "the tenant erases it: without its key nobody reads it"))
+                let remedy = format!("hand over another key: `evenkeel disk unlock {name} --key-file FILE --erase`");
+                Err(DiskError::new(Reason::Invalid, title, remedy))
             }
         }
     }
@@ -99,21 +104,25 @@ impl DiskKeys {
     /// The record of a disk that is re-encrypted from now on.
     ///
     /// # Errors
-    /// It is being re-encrypted already, its key is its tenant's, or there is no host key.
+    /// It is not encrypted, is being re-encrypted already, is locked, or its key is its tenant's.
     pub(crate) fn changing(&self, placement: &Placement) -> Result<StoredKey, DiskError> {
         let Placement { name, serial, key, .. } = placement;
-        match (key, &self.host) {
-            (Some(StoredKey::Changing { .. }), _) => Err(state::errors::being_reencrypted(name)),
-            (Some(StoredKey::Host(former)), Some(host)) if former.unwrap(host, serial).is_ok() => {
+        let refused = |title, remedy: String| Err(DiskError::new(Reason::Invalid, title, remedy));
+        let copy = "create another disk with encryption = \"host\", copy the data, and delete this one".to_owned();
+        let locked = self.access(placement).1;
+        match (key, &self.host, locked) {
+            (None, ..) => refused(format!("disk {name:?} is not encrypted, and has no key to be replaced"), copy),
+            (Some(StoredKey::Tenant { .. }), ..) => {
+                refused(format!("disk {name:?} is encrypted by a key of its tenant, and can't be re-encrypted"), copy)
+            }
+            (Some(StoredKey::Host(former)), Some(host), None) => {
                 Ok(StoredKey::Changing { former: former.clone(), next: random_key(host.present(), name, serial)? })
             }
-            (Some(StoredKey::Host(_)), _) => {
-                let title = format!("disk {name:?} is locked: its key is not here");
-                Err(DiskError::new(Reason::Invalid, title, "give the daemon its host key: see host_key under [keys]"))
-            }
-            _ => {
-                let title = format!("disk {name:?} is encrypted by a key of its tenant, and can't be re-encrypted");
-                Err(DiskError::new(Reason::Invalid, title, "create another disk, copy the data, and delete this one"))
+            (Some(StoredKey::Changing { .. }), _, None) => Err(state::errors::being_reencrypted(name)),
+            (Some(_), _, why) => {
+                let title = format!("disk {name:?} is locked: {}", why.unwrap_or_else(|| NO_HOST_KEY.to_owned()));
+                let remedy = format!("put that right; or else `evenkeel disk erase {name}` gives up its data");
+                refused(title, remedy)
             }
         }
     }
@@ -124,7 +133,7 @@ impl DiskKeys {
     /// One of them does not open.
     pub(crate) fn open_change(&self, placement: &Placement, record: &StoredKey) -> Result<Change, String> {
         let (StoredKey::Changing { former, next }, Some(host)) = (record, &self.host) else {
-            return Err("its keys were wrapped by a host key, and this daemon has none".to_owned());
+            return Err(NO_HOST_KEY.to_owned());
         };
         let open = |key: &WrappedKey| key.unwrap(host, &placement.serial).map_err(|error| error.to_string());
         let (former, next) = (open(former)?, open(next)?);
@@ -228,8 +237,7 @@ impl DiskKeys {
         let opened = match (&placement.key, &self.host) {
             (None, _) => return (Access::Plain, None),
             (Some(StoredKey::Tenant { .. }), _) => {
-                let secret =
-                    self.handed.get(&placement.name).ok_or("its tenant has not handed over its key".to_owned());
+                let secret = self.handed.get(&placement.name).ok_or_else(|| NOT_HANDED_OVER.to_owned());
                 secret.and_then(|secret| data_key(secret, placement))
             }
             (Some(record @ StoredKey::Changing { .. }), _) => {
@@ -242,7 +250,7 @@ impl DiskKeys {
                     .map_or_else(|why| (Access::Locked, Some(why)), |change| (Access::Changing(change), None));
             }
             (Some(StoredKey::Host(wrapped)), None) => {
-                Err(format!("its key was wrapped by host key {}, and this daemon has none", wrapped.host_key))
+                Err(format!("its key was wrapped by host key {}, and {NO_HOST_KEY}", wrapped.host_key))
             }
             (Some(StoredKey::Host(wrapped)), Some(host)) => {
                 let secret = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());

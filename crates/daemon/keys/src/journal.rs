@@ -51,7 +51,7 @@ pub enum JournalError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// No slot of the file is whole, or it is of another change.
-    #[error("it is damaged, or of another disk; restore it from a backup of the present state")]
+    #[error("it is damaged, or of another disk")]
     Damaged,
 }
 

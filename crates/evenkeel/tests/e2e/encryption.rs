@@ -75,12 +75,18 @@ fn a_drive_without_its_host_tells_nothing() {
     // The key is lost: its disk is locked, and the other one is served.
     home.configure(&config(""));
     let daemon = home.serve();
-    assert_eq!(done(&home, "show secret")["state"], "locked");
+    let shown = done(&home, "show secret");
+    let why = shown["locked_why"].as_str().unwrap();
+    assert!(shown["state"] == "locked" && why.contains("and this daemon has no host key"), "{shown}");
+    daemon.wait_log("secret: locked: ", 1);
+    let told = refused(&home, "reencrypt secret");
+    assert!(told.contains(why), "{told}");
     assert!(home.attach("plain").read(16, 128).unwrap() == data);
     let refused_there = UnixStream::connect(home.runtime_dir().join("secret/cntrl")).unwrap_err();
     assert_eq!(refused_there.kind(), ErrorKind::ConnectionRefused);
     let told = refused(&home, "create more --size 4MiB --encryption host");
     assert!(told.contains("disk \"more\" is to be encrypted, and this host has no key"), "{told}");
+    assert_eq!(daemon.log().matches("secret: locked: ").count(), 1);
     daemon.stop();
 
     home.configure(&config("[keys]\nkey_command = [\"/bin/cat\", \"HOST/host.key\"]\n"));
@@ -130,6 +136,8 @@ fn an_erased_disk_never_reads_as_before() {
     assert!(home.attach("secret").read(16, 16).unwrap() != second);
     let told = refused(&home, "erase plain --yes");
     assert!(told.contains("\"plain\" is not encrypted"), "{told}");
+    let told = refused(&home, "reencrypt plain");
+    assert!(told.contains("create another disk with encryption = \"host\""), "{told}");
     let told = home.attach("plain").format(2 << 9).unwrap_err().to_string();
     assert!(told.contains("INVALID_FIELD"), "{told}");
     daemon.stop();
@@ -143,16 +151,24 @@ fn a_tenants_own_key_is_in_memory_alone() {
     for (name, byte) in [("own", "3a"), ("other", "3b")] {
         fs::write(home.path(name), format!("{}{}\n", byte.repeat(32), "77".repeat(32))).unwrap();
     }
+    fs::write(home.path("bytes"), [[0x3a; 32], [0x77; 32]].concat()).unwrap();
     let unlock = |name: &str| format!("unlock secret --key-file {}", home.path(name).display());
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
     assert_eq!(done(&home, &unlock("own"))["state"], "served");
     let data = pattern(1, 64 << 10);
-    home.attach("secret").write(16, &data).unwrap();
+    let mut guest = home.attach("secret");
+    guest.write(16, &data).unwrap();
+    let shown = done(&home, "show secret");
+    let lost = "its tenant's key is in the daemon's memory alone";
+    assert!(shown["survives_restart"] == false && shown["lost_on_restart"] == lost, "{shown}");
+    drop(guest);
     wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
     let told = refused(&home, &unlock("other"));
     assert!(told.contains("the key is not that of disk \"secret\""), "{told}");
-    done(&home, &unlock("own"));
+    let told = refused(&home, "erase secret --yes");
+    assert!(told.contains("`evenkeel disk unlock secret --key-file FILE --erase`"), "{told}");
+    done(&home, &unlock("bytes"));
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     // Killed.
     drop(daemon);
@@ -170,7 +186,7 @@ fn a_tenants_own_key_is_in_memory_alone() {
     let told = happened(&home, "secret");
     assert_eq!(told, ["locked", "unlocked", "locked", "erased", "unlocked", "locked"]);
     daemon.stop();
-    for name in ["own", "other"] {
+    for name in ["own", "other", "bytes"] {
         fs::remove_file(home.path(name)).unwrap();
     }
     assert_eq!(count(&home.path(""), &[0x3a; 32]) + count(&home.path(""), "3a".repeat(32).as_bytes()), 0);
@@ -220,6 +236,12 @@ fn another_host_key_takes_over_while_a_client_goes_on() {
     home.configure(&config(""));
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
+    fs::write(home.path("bytes"), [0x5c; 32]).unwrap();
+    let rewrap = format!("rewrap --host-key {}", home.path("bytes").display());
+    fs::set_permissions(home.path("bytes"), Permissions::from_mode(0o644)).unwrap();
+    let told = refused(&home, &rewrap);
+    assert!(told.contains("other users may read it (mode 0644"), "{told}");
+    fs::set_permissions(home.path("bytes"), Permissions::from_mode(0o400)).unwrap();
     done(&home, &rewrap);
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     daemon.stop();
