@@ -1,11 +1,11 @@
 //! `evenkeel disk`: disks that are created and changed while the daemon runs.
 
+mod keys;
 mod listing;
 mod options;
 
-use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -27,9 +27,6 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 /// How often, and after which pause, a deletion looks at how much is written: half a second in all.
 const LOOKS: u32 = 25;
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-
-/// Eight lines of 64 hexadecimal digits, and more.
-const LONGEST_KEY_FILE_BYTES: u64 = 1024;
 
 /// The daemon's default API socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
@@ -252,7 +249,7 @@ struct Unlock {
     /// Name of the disk.
     name: String,
 
-    /// File with the key: 64 bytes in hexadecimal. `-`: standard input
+    /// File with the key: 64 bytes, or these in hexadecimal. `-`: standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     key_file: PathBuf,
 
@@ -270,7 +267,7 @@ struct Unlock {
 
 #[derive(Debug, clap::Args)]
 struct Rewrap {
-    /// The file of `host_key`: the new key in its first line, the former one in the next
+    /// The file of `host_key`: the new key in its first line, the former one in the next. `-`: standard input
     #[arg(long, value_name = "FILE")]
     host_key: PathBuf,
 
@@ -338,7 +335,7 @@ pub fn run(args: Args) -> Result<()> {
             if wait {
                 wait_for_operations(&daemon_at, &name)?;
             }
-            let told = if wait { "has its new key" } else { "is re-encrypted; `evenkeel operations` shows how far" };
+            let told = if wait { "has its new key" } else { "is being re-encrypted; see `evenkeel operations`" };
             print(daemon.json, &disk, || format!("{name} {told}\n"))
         }
         Command::Unlock(unlock) => run_unlock(&unlock),
@@ -362,31 +359,18 @@ fn run_erase(erase: &Erase) -> Result<()> {
     print(daemon.json, &disk, || format!("{name} is erased: its former key is gone\n"))
 }
 
-fn run_unlock(unlock: &Unlock) -> Result<()> {
-    let Unlock { name, key_file, erase, force, daemon } = unlock;
-    let key = read_keys(key_file)?;
+fn run_unlock(Unlock { name, key_file, erase, force, daemon }: &Unlock) -> Result<()> {
+    let key = std::mem::take(&mut *keys::tenant_key(key_file)?);
     let disk = Rest::new(&daemon.socket).unlock(name, &TenantKey { key, erase: *erase, force: *force })?;
     print(daemon.json, &disk, || one(&disk))
 }
 
 fn run_rewrap(Rewrap { host_key, daemon }: &Rewrap) -> Result<()> {
-    let rewrapped = Rest::new(&daemon.socket).host_keys(&HostKeys { lines: read_keys(host_key)? })?;
+    let lines = std::mem::take(&mut *keys::host_keys(host_key, &daemon.socket)?.lines());
+    let rewrapped = Rest::new(&daemon.socket).host_keys(&HostKeys { lines })?;
     print(daemon.json, &rewrapped, || {
         format!("host key {} wraps the keys of all disks; {} were wrapped anew\n", rewrapped.host_key, rewrapped.disks)
     })
-}
-
-/// The text of a file with keys; `-`: of standard input.
-fn read_keys(file: &Path) -> Result<String> {
-    let mut keys = String::with_capacity(LONGEST_KEY_FILE_BYTES as usize);
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin().take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut keys)
-    } else {
-        File::open(file).and_then(|file| file.take(LONGEST_KEY_FILE_BYTES).read_to_string(&mut keys))
-    };
-    let unread = || format!("can't read keys from {}", file.display());
-    read.map(|_| keys)
-        .map_err(|error| Problem::new(400, "unreadable", format!("{}: {error}", unread()), "check its path").into())
 }
 
 fn run_delete(delete: &Delete) -> Result<()> {
@@ -552,22 +536,21 @@ fn operations(operations: &[Operation]) -> String {
         let rate = operation.bytes_per_second.map_or("-".to_owned(), mb_s);
         let left = operation.seconds_left.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
         let far = format!("{} %", operation.done_bytes * 100 / operation.total_bytes.max(1));
-        let state = operation.state.name().to_owned();
-        let state = operation.why.iter().fold(state, |state, why| format!("{state}: {why}"));
-        let (kind, disk) = (operation.kind.clone(), operation.disk.clone());
+        let (kind, disk, state) = (operation.kind.clone(), operation.disk.clone(), operation.state.name().to_owned());
         vec![kind, disk, state, Size(operation.total_bytes).to_string(), far, rate, left]
     };
     let heading = ["operation", "disk", "state", "all", "done", "rate", "left"];
-    table::layout_with_words(&heading, &operations.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2])
+    let table = table::layout_with_words(&heading, &operations.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2]);
+    let why = |it: &Operation| it.why.as_ref().map(|why| format!("{} {}: {}\n", it.kind, it.disk, table::shown(why)));
+    operations.iter().filter_map(why).fold(table, |text, line| text + &line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_deletion_says_what_is_written() {
-        let one = |write_bytes, seconds_left| Operation {
+    fn one(write_bytes: Option<u64>, seconds_left: Option<u64>) -> Operation {
+        Operation {
             kind: "wipe".into(),
             disk: "d".into(),
             state: OperationState::Running,
@@ -577,7 +560,20 @@ mod tests {
             bytes_per_second: None,
             seconds_left,
             why: None,
-        };
+        }
+    }
+
+    /// A table that is as wide as an error is long.
+    #[test]
+    fn what_failed_stands_below_the_table() {
+        let why = Some("a long story".to_owned());
+        let text = operations(&[Operation { state: OperationState::Failed, why, ..one(None, None) }]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[2]), (3, "wipe d: a long story"));
+    }
+
+    #[test]
+    fn a_deletion_says_what_is_written() {
         let all = 4 << 30;
         for (left, text) in [
             (vec![], ""),

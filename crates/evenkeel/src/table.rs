@@ -23,13 +23,18 @@ pub fn layout_with_words(heading: &[&str], rows: &[Vec<String>], words: &[usize]
             let gap = if column == 0 { "" } else { "  " };
             line += &if words.contains(&column) { format!("{gap}{cell}{pad}") } else { format!("{gap}{pad}{cell}") };
         }
-        line.trim_end().replace(char::is_control, "?") + "\n"
+        shown(line.trim_end()) + "\n"
     };
     let mut out = line(&mut heading.iter().copied());
     for row in rows {
         out += &line(&mut row.iter().map(String::as_str));
     }
     out
+}
+
+/// Without control characters, which a terminal would act on.
+pub fn shown(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 /// Microseconds, as many digits as matter.

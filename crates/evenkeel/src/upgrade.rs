@@ -73,12 +73,14 @@ pub fn run(args: &Args) -> Result<()> {
     let before = rest.live()?;
     let (clients, lost): (Vec<Disk>, Vec<Disk>) =
         rest.disks()?.into_iter().filter(|disk| disk.attached).partition(|disk| disk.survives_restart);
-    let [clients, lost] = [clients, lost].map(|disks| disks.into_iter().map(|disk| disk.name).collect::<Vec<_>>());
+    let why = |disk: &Disk| disk.lost_on_restart.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+    let whys: Vec<_> = lost.iter().map(|disk| format!("{}{}", disk.name, why(disk))).collect();
     ensure!(
         lost.is_empty() || args.force,
         "clients have these disks attached, and would lose them: {}; detach them or end their VMs, or say --force",
-        lost.join(" ")
+        whys.join(", ")
     );
+    let [clients, lost] = [clients, lost].map(|disks| disks.into_iter().map(|disk| disk.name).collect::<Vec<_>>());
     can_take_over(args.program.as_deref(), &before)?;
     takes_configuration(&args.config)?;
     let (to, pause_ms) = if args.dry_run {

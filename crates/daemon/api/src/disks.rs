@@ -323,14 +323,20 @@ pub struct Disk {
     pub socket: Option<String>,
     /// The disk's state.
     pub state: DiskState,
+    /// Why the disk is `locked`, and what unlocks it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub locked_why: Option<String>,
     /// A client is attached. For a namespace: a client of one of its tenants.
     pub attached: bool,
     /// `true`: an attached client keeps working if the daemon ends and is started again.
     ///
     /// This needs a drive whose data outlives the daemon. An NVMe client also needs the keeper to hold it. A virtio
-    /// client needs the keeper, or a VMM that reconnects.
+    /// client needs the keeper, or a VMM that reconnects. A disk with its tenant's own key is locked after a restart.
     #[serde(default)]
     pub survives_restart: bool,
+    /// Why an attached client would lose the disk. Absent: it would not, or no client is attached.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lost_on_restart: Option<String>,
     /// `true`: the disk comes from the configuration file and can be changed only there.
     pub declared: bool,
     /// What the operator should know about the promise, such as that it can't be checked.

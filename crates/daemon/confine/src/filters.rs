@@ -143,23 +143,40 @@ fn say_what_was_forbidden() -> io::Result<()> {
 /// Where `si_syscall` lies in the information of SIGSYS (sigaction(2)): behind three numbers, padded, and an address.
 const SI_SYSCALL: usize = 16 + size_of::<usize>();
 
-extern "C" fn handler(_signal: libc::c_int, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+/// The signal of a fault that the thread had. The handlers of the standard library and of guest memory restore the
+/// system's action for such a signal first, and that is the call that the filter forbids.
+fn fault(call: libc::c_int, context: &libc::ucontext_t) -> Option<&'static [u8]> {
+    let signal = match call as libc::c_long {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_rt_sigaction => context.uc_mcontext.gregs[libc::REG_RDI as usize] as libc::c_int,
+        #[cfg(target_arch = "aarch64")]
+        libc::SYS_rt_sigaction => context.uc_mcontext.regs[0] as libc::c_int,
+        _ => return None,
+    };
+    match signal {
+        libc::SIGSEGV => Some(b"SIGSEGV"),
+        libc::SIGBUS => Some(b"SIGBUS"),
+        _ => None,
+    }
+}
+
+extern "C" fn handler(_signal: libc::c_int, info: *const libc::siginfo_t, context: *const libc::ucontext_t) {
     if let Some(act) = LAST_ACT.get() {
         act();
     }
     // SAFETY: the kernel gives the information of a SIGSYS, which has 128 bytes and a number there.
     let call = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
+    // SAFETY: the kernel gives the context of the interrupted thread.
+    let fault = fault(call, unsafe { &*context });
     let mut digits = [0; 10];
     let call = decimal(call.unsigned_abs(), &mut digits);
     let (program, name) = NAME.try_with(Cell::get).unwrap_or(("evenkeel", "that ends"));
-    let words: [&[u8]; 6] = [
-        program.as_bytes(),
-        b": the thread ",
-        name.as_bytes(),
-        b" made the system call ",
-        call,
-        b", which its filter forbids; the program ends here, please report it\n",
-    ];
+    let [did, what, then]: [&[u8]; 3] = match fault {
+        Some(signal) => [b" got the signal ", signal, b", as after a bad access to memory"],
+        None => [b" made the system call ", call, b", which its filter forbids"],
+    };
+    let end = b"; the program ends here, please report it\n";
+    let words = [program.as_bytes(), b": the thread ", name.as_bytes(), did, what, then, end];
     let mut line = [0; 160];
     let mut len = 0;
     for byte in words.into_iter().flatten().take(line.len()) {

@@ -448,7 +448,10 @@ impl ServedDrive {
                 // Which other tenants have it is not this tenant's business.
                 disk.attachments.retain(|it| its(&it.tenant));
                 disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
-                disk.survives_restart = self.all_survive_restart(disk.attachments.iter().map(|it| it.tenant.as_str()));
+                let tenants = disk.attachments.iter().map(|it| it.tenant.as_str());
+                let lost = self.namespace_lost_on_restart(&disk.name, tenants);
+                disk.survives_restart = lost.is_none();
+                disk.lost_on_restart = lost.filter(|_| disk.attached).map(str::to_owned);
             }
             Some(disk)
         });
@@ -466,6 +469,7 @@ impl ServedDrive {
             () if live.server.is_none() => DiskState::Failed,
             () => DiskState::Served,
         };
+        let (attached, lost) = (self.is_attached(id), self.lost_on_restart(id));
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
@@ -495,8 +499,10 @@ impl ServedDrive {
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config().reached_at(tenant).display().to_string()),
             state,
-            attached: self.is_attached(id),
-            survives_restart: self.survives_restart(id),
+            locked_why: placement.filter(|_| state == DiskState::Locked).and_then(|it| self.disk_keys.access(it).1),
+            attached,
+            survives_restart: lost.is_none(),
+            lost_on_restart: lost.filter(|_| attached).map(str::to_owned),
             declared: self.state.section_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
         })

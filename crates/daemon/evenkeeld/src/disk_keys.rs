@@ -19,6 +19,9 @@ use crate::key_command;
 /// The name of the host key among the service manager's credentials.
 const CREDENTIAL: &str = "evenkeel-host-key";
 
+/// Why a disk is locked, and what unlocks it.
+const NOT_HANDED_OVER: &str = "its tenant has not handed over its key; `evenkeel disk unlock` does that";
+
 /// What opens the keys of disks.
 #[derive(Clone, Default)]
 pub(crate) struct DiskKeys {
@@ -67,9 +70,21 @@ impl DiskKeys {
         }
     }
 
-    /// Why there is no host key, in brackets, where one is configured.
-    fn why_none(&self) -> String {
-        self.why_none.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+    /// That there is no host key, and what helps.
+    fn no_host_key(&self) -> (String, String) {
+        match &self.why_none {
+            Some(why) => {
+                let remedy = "put the file back, and run `evenkeel disk rewrap --host-key FILE`".to_owned();
+                (format!("this daemon has no host key ({why})"), remedy)
+            }
+            None => {
+                let remedy = format!(
+                    "write host_key = \"/etc/evenkeel/host.key\" under [keys], or pass the credential {CREDENTIAL}; \
+                     `openssl rand -hex 32` makes a key"
+                );
+                ("this daemon has no host key".to_owned(), remedy)
+            }
+        }
     }
 
     /// A key for a new disk. `None`: it is not encrypted.
@@ -81,12 +96,8 @@ impl DiskKeys {
             (Encryption::None, _) => Ok(None),
             (Encryption::Tenant, _) => Ok(Some(StoredKey::Tenant { check: None })),
             (Encryption::Host, None) => {
-                let title = format!("disk {name:?} is to be encrypted, and this host has no key{}", self.why_none());
-                let remedy = format!(
-                    "write host_key = \"/etc/evenkeel/host.key\" under [keys], or pass the credential {CREDENTIAL}; \
-                     `openssl rand -hex 32` makes a key"
-                );
-                Err(DiskError::new(Reason::Invalid, title, remedy))
+                let (what, remedy) = self.no_host_key();
+                Err(DiskError::new(Reason::Invalid, format!("disk {name:?} is to be encrypted, and {what}"), remedy))
             }
             (Encryption::Host, Some(host)) => {
                 random_key(host.present(), name, &serial_of(name)).map(|key| Some(StoredKey::Host(key)))
@@ -104,15 +115,14 @@ impl DiskKeys {
                 random_key(host.present(), name, serial).map(StoredKey::Host)
             }
             (Some(key), None) if key.is_of_host() => {
-                let title = format!(
-                    "the new key of disk {name:?} would have to be wrapped, and there is no host key{}",
-                    self.why_none()
-                );
-                Err(DiskError::new(Reason::Invalid, title, "give the daemon a host key: see host_key under [keys]"))
+                let (what, remedy) = self.no_host_key();
+                let title = format!("the new key of disk {name:?} would have to be wrapped, and {what}");
+                Err(DiskError::new(Reason::Invalid, title, remedy))
             }
             _ => {
                 let title = format!("disk {name:?} is encrypted by a key of its tenant");
-                Err(DiskError::new(Reason::Invalid, title, "the tenant erases it: without its key nobody reads it"))
+                let remedy = format!("hand over another key: `evenkeel disk unlock {name} --key-file FILE --erase`");
+                Err(DiskError::new(Reason::Invalid, title, remedy))
             }
         }
     }
@@ -120,23 +130,27 @@ impl DiskKeys {
     /// The record of a disk that is re-encrypted from now on.
     ///
     /// # Errors
-    /// It is being re-encrypted already, its key is its tenant's, or there is no host key.
+    /// It is not encrypted, is being re-encrypted already, is locked, or its key is its tenant's.
     pub(crate) fn changing(&self, placement: &Placement) -> Result<StoredKey, DiskError> {
         let Placement { name, serial, key, .. } = placement;
-        match (key, &self.host) {
-            (Some(StoredKey::Changing { .. }), _) => Err(state::errors::being_reencrypted(name)),
-            (Some(StoredKey::Host(former)), Some(host)) if former.unwrap(host, serial).is_ok() => {
+        let refused = |title, remedy: String| Err(DiskError::new(Reason::Invalid, title, remedy));
+        let copy = "create another disk with encryption = \"host\", copy the data, and delete this one".to_owned();
+        let locked = self.access(placement).1;
+        match (key, &self.host, locked) {
+            (None, ..) => refused(format!("disk {name:?} is not encrypted, and has no key to be replaced"), copy),
+            (Some(StoredKey::Tenant { .. }), ..) => {
+                refused(format!("disk {name:?} is encrypted by a key of its tenant, and can't be re-encrypted"), copy)
+            }
+            (Some(StoredKey::Host(former)), Some(host), None) => {
                 let next = random_key(host.present(), name, serial)?;
                 let journal = JournalMark::random().map_err(|_| no_random_bytes(name))?;
                 Ok(StoredKey::Changing { former: former.clone(), next, journal })
             }
-            (Some(StoredKey::Host(_)), _) => {
-                let title = format!("disk {name:?} is locked: its key is not here");
-                Err(DiskError::new(Reason::Invalid, title, "give the daemon its host key: see host_key under [keys]"))
-            }
-            _ => {
-                let title = format!("disk {name:?} is encrypted by a key of its tenant, and can't be re-encrypted");
-                Err(DiskError::new(Reason::Invalid, title, "create another disk, copy the data, and delete this one"))
+            (Some(StoredKey::Changing { .. }), _, None) => Err(state::errors::being_reencrypted(name)),
+            (Some(_), _, why) => {
+                let title = format!("disk {name:?} is locked: {}", why.unwrap_or_else(|| self.no_host_key().0));
+                let remedy = format!("put that right; or else `evenkeel disk erase {name}` gives up its data");
+                refused(title, remedy)
             }
         }
     }
@@ -147,7 +161,8 @@ impl DiskKeys {
     /// One of them does not open.
     pub(crate) fn open_change(&self, placement: &Placement, record: &StoredKey) -> Result<Change, String> {
         let (StoredKey::Changing { former, next, journal }, Some(host)) = (record, &self.host) else {
-            return Err(format!("its keys were wrapped by a host key, and this daemon has none{}", self.why_none()));
+            let (what, remedy) = self.no_host_key();
+            return Err(format!("{what}; {remedy}"));
         };
         let open = |key: &WrappedKey| key.unwrap(host, &placement.serial).map_err(|error| error.to_string());
         let (former, next) = (open(former)?, open(next)?);
@@ -261,8 +276,7 @@ impl DiskKeys {
         let opened = match (&placement.key, &self.host) {
             (None, _) => return (Access::Plain, None),
             (Some(StoredKey::Tenant { .. }), _) => {
-                let secret =
-                    self.handed.get(&placement.name).ok_or("its tenant has not handed over its key".to_owned());
+                let secret = self.handed.get(&placement.name).ok_or_else(|| NOT_HANDED_OVER.to_owned());
                 secret.and_then(|secret| data_key(secret, placement))
             }
             (Some(record @ StoredKey::Changing { .. }), _) => {
@@ -275,8 +289,8 @@ impl DiskKeys {
                     .map_or_else(|why| (Access::Locked, Some(why)), |change| (Access::Changing(change), None));
             }
             (Some(StoredKey::Host(wrapped)), None) => {
-                let (id, why) = (wrapped.host_key, self.why_none());
-                Err(format!("its key was wrapped by host key {id}, and this daemon has none{why}"))
+                let (what, remedy) = self.no_host_key();
+                Err(format!("its key was wrapped by host key {}, and {what}; {remedy}", wrapped.host_key))
             }
             (Some(StoredKey::Host(wrapped)), Some(host)) => {
                 let secret = wrapped.unwrap(host, &placement.serial).map_err(|error| error.to_string());

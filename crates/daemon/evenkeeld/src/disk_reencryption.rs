@@ -19,7 +19,7 @@ use keys::{ChangeJournal, Position, StoredKey};
 use layout::Placement;
 use policy::Terms;
 use state::Command as StateCommand;
-use state::errors::{being_deleted, broken, not_encrypted};
+use state::errors::{being_deleted, broken};
 
 use crate::disk_keys::DiskKeys;
 use crate::error_texts::disk_error;
@@ -40,9 +40,6 @@ impl ServedDrive {
         let id = self.find_disk(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         if self.is_being_deleted(id) {
             return Err(being_deleted(name));
-        }
-        if placement.key.is_none() {
-            return Err(not_encrypted(name));
         }
         if placement.formatting_to_lba_bytes.is_some() {
             let title = format!("disk {name:?} is being formatted by its guest");
@@ -117,7 +114,13 @@ impl ServedDrive {
             start_bytes.checked_add(former.len() as u64).is_some_and(|end| end <= placement.size_bytes())
         };
         let fitting = opened.and_then(|opened| Some(opened).filter(fits).ok_or_else(|| "it is damaged".to_owned()));
-        fitting.map_err(|why| format!("the journal of its re-encryption, {}, can't be used: {why}", path.display()))
+        fitting.map_err(|why| {
+            let (path, name) = (path.display(), &placement.name);
+            format!(
+                "the journal of its re-encryption, {path}, can't be used: {why}; stop the daemon and put the journal \
+                 back, or give up the disk's data by `evenkeel disk erase {name}`"
+            )
+        })
     }
 
     /// Of a disk that is not re-encrypted any more.

@@ -154,6 +154,11 @@ impl ServedDrive {
         let namespace = disk.namespace()?;
         let placement = self.state.placement(&namespace.name);
         let attachments = namespace.attachments.iter();
+        let attached = namespace.attachments.iter().any(|it| self.has_client(&it.tenant));
+        let tenants = namespace.attachments.iter().map(|it| it.tenant.as_str());
+        let lost = self.namespace_lost_on_restart(&namespace.name, tenants);
+        let is_served = disk.phase == Phase::Served;
+        let locked_why = placement.filter(|_| is_served).and_then(|it| self.disk_keys.access(it).1);
         Some(Disk {
             name: namespace.name.clone(),
             labels: BTreeMap::new(),
@@ -185,13 +190,15 @@ impl ServedDrive {
             socket: None,
             state: match disk.phase {
                 Phase::Coming | Phase::Zeroing => DiskState::Zeroing,
-                Phase::Served if placement.is_some_and(|it| self.disk_keys.is_locked(it)) => DiskState::Locked,
+                Phase::Served if locked_why.is_some() => DiskState::Locked,
                 Phase::Served => DiskState::Served,
                 Phase::Failed => DiskState::Failed,
                 Phase::Leaving => DiskState::Leaving,
             },
-            attached: namespace.attachments.iter().any(|it| self.has_client(&it.tenant)),
-            survives_restart: self.all_survive_restart(namespace.attachments.iter().map(|it| it.tenant.as_str())),
+            locked_why,
+            attached,
+            survives_restart: lost.is_none(),
+            lost_on_restart: lost.filter(|_| attached).map(str::to_owned),
             declared: self.state.section_of(&namespace.name).is_none() && disk.phase != Phase::Leaving,
             warnings: Vec::new(),
         })

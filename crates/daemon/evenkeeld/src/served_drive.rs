@@ -386,8 +386,8 @@ impl ServedDrive {
         let Some(placement) = self.state.placement(name) else { return };
         let (access, why_locked) = self.disk_keys.access(placement);
         if let Some(why) = why_locked {
-            (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: locked: {why}; its commands fail"));
             if self.told_locked.insert(name.to_owned()) {
+                (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: locked: {why}; its commands fail"));
                 self.events.tell(EventKind::Locked, Some(name), Some(why));
             }
         } else if self.told_locked.remove(name) {

@@ -146,19 +146,33 @@ impl ServedDrive {
         self.tenants.get(&id).and_then(|live| live.server.as_ref()).is_some_and(Reached::has_client)
     }
 
-    /// Whether a client that has a tenant's disk goes on when the daemon ends and another one comes.
-    pub(crate) fn survives_restart(&self, id: TenantId) -> bool {
-        let Some(live) = self.tenants.get(&id) else { return false };
+    /// Why a client that has a tenant's disk would lose it if the daemon were started again. `None`: it goes on.
+    pub(crate) fn lost_on_restart(&self, id: TenantId) -> Option<&'static str> {
+        let Some(live) = self.tenants.get(&id) else { return Some("it is not served") };
         // A VMM reconnects a virtio disk, and a block device waits. An NVMe client needs the keeper.
-        let needs_keeper = live.tenant.frontend.is_controller();
-        self.config().device.backend.outlives_daemon()
-            && (!needs_keeper || live.server.as_ref().is_some_and(Reached::is_kept))
+        let lacks_keeper = live.tenant.frontend.is_controller() && !live.server.as_ref().is_some_and(Reached::is_kept);
+        if !self.config().device.backend.outlives_daemon() {
+            return Some("the drive's data is in the daemon's memory alone");
+        }
+        let locked = self.locked_after_restart(&live.tenant.name);
+        locked.or_else(|| lacks_keeper.then_some("no keeper has its client's connection"))
     }
 
-    /// Whether all those do that have a client.
-    pub(crate) fn all_survive_restart<'a>(&self, mut tenants: impl Iterator<Item = &'a str>) -> bool {
-        let lost = |id: &TenantId| self.is_attached(*id) && !self.survives_restart(*id);
-        !tenants.any(|name| self.find_tenant(name).as_ref().is_some_and(lost))
+    /// As [`lost_on_restart`](Self::lost_on_restart), of a namespace with these tenants: why one with a client would
+    /// lose it.
+    pub(crate) fn namespace_lost_on_restart<'a>(
+        &self,
+        name: &str,
+        mut tenants: impl Iterator<Item = &'a str>,
+    ) -> Option<&'static str> {
+        let lost = |id: TenantId| self.lost_on_restart(id).filter(|_| self.is_attached(id));
+        let of_tenants = tenants.find_map(|tenant| self.find_tenant(tenant).and_then(lost));
+        of_tenants.or_else(|| self.locked_after_restart(name))
+    }
+
+    fn locked_after_restart(&self, name: &str) -> Option<&'static str> {
+        let key = self.state.placement(name)?.key.as_ref()?;
+        (!key.is_of_host()).then_some("its tenant's key is in the daemon's memory alone")
     }
 
     /// Whether a tenant can be taken off without anybody noticing.

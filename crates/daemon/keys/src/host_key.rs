@@ -19,10 +19,38 @@ const KEYS_MAX: usize = 8;
 /// Longest file, in bytes: 64 hexadecimal digits and an end of line for each key.
 pub const LONGEST_FILE_BYTES: u64 = KEYS_MAX as u64 * (2 * BYTES as u64 + 2);
 
-/// Names a host key without telling anything about it.
+/// Names a host key without telling anything about it. Stored as eight hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "String", try_from = "WrittenId")]
 pub struct HostKeyId(u32);
+
+/// A number as layouts have it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenId {
+    Digits(String),
+    /// Of layouts before they had digits.
+    Number(u32),
+}
+
+impl TryFrom<WrittenId> for HostKeyId {
+    type Error = String;
+
+    fn try_from(written: WrittenId) -> Result<Self, String> {
+        match written {
+            WrittenId::Digits(digits) => u32::from_str_radix(&digits, 16)
+                .map(Self)
+                .map_err(|_| format!("{digits:?} is not the number of a host key: write its 8 hexadecimal digits")),
+            WrittenId::Number(number) => Ok(Self(number)),
+        }
+    }
+}
+
+impl From<HostKeyId> for String {
+    fn from(id: HostKeyId) -> Self {
+        id.to_string()
+    }
+}
 
 /// The key that wraps the data keys of a host.
 #[derive(Debug)]
@@ -76,6 +104,14 @@ impl HostKeys {
     /// # Errors
     /// See [`HostKeyError`].
     pub fn read(path: &Path) -> Result<Self, HostKeyError> {
+        Self::read_of(path, nix::unistd::geteuid().as_raw())
+    }
+
+    /// As [`read`](Self::read), of a file that belongs to root or `user`.
+    ///
+    /// # Errors
+    /// See [`HostKeyError`].
+    pub fn read_of(path: &Path, user: u32) -> Result<Self, HostKeyError> {
         let unreadable = |error| HostKeyError::Unreadable { path: path.to_owned(), error };
         // A FIFO would block.
         let file = File::options().read(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(path);
@@ -85,7 +121,7 @@ impl HostKeys {
             return Err(HostKeyError::NoKey { path: path.to_owned() });
         }
         let (mode, owner) = (about.mode() & 0o7777, about.uid());
-        if mode & 0o077 != 0 || (owner != 0 && owner != nix::unistd::geteuid().as_raw()) {
+        if mode & 0o077 != 0 || (owner != 0 && owner != user) {
             return Err(HostKeyError::Exposed { path: path.to_owned(), mode, owner });
         }
         // With room for all of it: a vector that grows leaves copies behind.
@@ -106,6 +142,17 @@ impl HostKeys {
         let present = keys.next()??;
         let former = keys.collect::<Option<Vec<_>>>()?;
         (former.len() < KEYS_MAX).then_some(Self { present, former })
+    }
+
+    /// The keys in hexadecimal, one a line, the present one first.
+    pub fn lines(&self) -> Zeroizing<String> {
+        let keys = [&self.present].into_iter().chain(&self.former);
+        let mut lines = Zeroizing::new(String::with_capacity(LONGEST_FILE_BYTES as usize));
+        for key in keys {
+            lines.push_str(&key.secret.to_hex());
+            lines.push('\n');
+        }
+        lines
     }
 
     /// The key that wraps.
@@ -158,6 +205,9 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error, StringDeserializer, U32Deserializer};
+
     use super::*;
 
     fn read(content: &[u8], mode: u32) -> Result<HostKeys, String> {
@@ -204,5 +254,27 @@ mod tests {
         let missing = HostKeys::read(Path::new("/nonexistent/host.key")).unwrap_err().to_string();
         assert!(missing.starts_with("/nonexistent/host.key: No such file"), "{missing}");
         assert!(matches!(HostKeys::read(Path::new("/dev/zero")), Err(HostKeyError::NoKey { .. })));
+    }
+
+    /// Keys that are handed over in another form than the file has, or in another order.
+    #[test]
+    fn lines_are_what_the_file_says() {
+        for content in [&[7; 32][..], format!("{}\n{}\r\n", "0A".repeat(32), "0b".repeat(32)).as_bytes()] {
+            let keys = read(content, 0o400).unwrap();
+            let again = HostKeys::parse(keys.lines().as_bytes()).unwrap();
+            assert_eq!(again.present.id, keys.present.id);
+            assert!(again.former.iter().map(HostKey::id).eq(keys.former.iter().map(HostKey::id)));
+        }
+    }
+
+    /// A layout whose number of a host key is not the one that the log has; or one that an update can't read.
+    #[test]
+    fn a_layout_has_the_number_in_digits() {
+        let id = HostKeyId(0x00c0_ffee);
+        let of_text = |text: String| HostKeyId::deserialize(text.into_deserializer() as StringDeserializer<Error>).ok();
+        assert_eq!(String::from(id), format!("{id}"));
+        assert_eq!((of_text(id.into()), of_text("c0ffgg".into())), (Some(id), None));
+        let number: U32Deserializer<Error> = 0x00c0_ffee_u32.into_deserializer();
+        assert_eq!(HostKeyId::deserialize(number), Ok(id));
     }
 }

@@ -1,8 +1,8 @@
 //! Key bytes that leave no trace in memory.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Length of a disk's data key: two AES-256 keys.
 pub const DATA_KEY_BYTES: usize = 64;
@@ -63,6 +63,16 @@ impl<const N: usize> Secret<N> {
         Some(secret)
     }
 
+    /// The bytes in hexadecimal.
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        let mut text = Zeroizing::new(String::with_capacity(2 * N));
+        for byte in self.bytes() {
+            // Writing to a text can't fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8; N] {
         &self.0
@@ -108,7 +118,8 @@ mod tests {
 
     #[test]
     fn hexadecimal_digits_are_read_or_refused() {
-        assert_eq!(Secret::<2>::from_hex(b"0aFf\r\n").unwrap().bytes(), &[0x0a, 0xff]);
+        let secret = Secret::<2>::from_hex(b"0aFf\r\n").unwrap();
+        assert_eq!((secret.bytes(), secret.to_hex().as_str()), (&[0x0a, 0xff], "0aff"));
         for wrong in ["", "0aff0", "0aff00", "0aXf", "0aff\n\n", "+aff"] {
             assert!(Secret::<2>::from_hex(wrong.as_bytes()).is_none(), "{wrong:?}");
         }

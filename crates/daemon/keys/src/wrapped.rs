@@ -36,7 +36,10 @@ pub enum UnwrapError {
         here: HostKeyId,
     },
     /// The record was changed, cut off, or copied from another disk.
-    #[error("its wrapped key is damaged or another disk's; restore the layout file from a backup")]
+    #[error(
+        "its wrapped key is damaged or another disk's; stop the daemon, and copy this disk's [tenant.key.…] lines from \
+         a backup of the layout file into the present one (KEYS.md, \"Where keys come from\")"
+    )]
     Damaged,
 }
 

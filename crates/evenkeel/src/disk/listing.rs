@@ -45,7 +45,9 @@ pub fn run(args: &Args) -> Result<()> {
             return all.iter().map(|disk| format!("{}\n", disk.name)).collect();
         }
         let is_part = args.attached || args.lost_on_restart || args.frontend.is_some();
-        format!("{}{}", disks(&all), if is_part { String::new() } else { not_served(&daemon) })
+        let lost = |disk: &Disk| disk.lost_on_restart.as_ref().map(|why| format!("{}: {why}\n", disk.name));
+        let why: String = all.iter().filter(|_| args.lost_on_restart).filter_map(lost).collect();
+        format!("{}{why}{}", disks(&all), if is_part { String::new() } else { not_served(&daemon) })
     })
 }
 
@@ -88,7 +90,10 @@ pub(super) fn one(disk: &Disk) -> String {
     let labels = if labels.is_empty() { labels } else { format!("labels: {labels}\n") };
     let group = disk.group.as_ref().map(|group| format!("group: {group}\n")).unwrap_or_default();
     let encrypted = disk.encryption.as_ref().map(|owner| format!("encrypted: with a key of the {owner}\n"));
-    disks(std::slice::from_ref(disk)) + &served + &serial + &encrypted.unwrap_or_default() + &group + &labels
+    let locked = disk.locked_why.as_ref().map(|why| format!("locked: {}\n", table::shown(why)));
+    let lost = disk.lost_on_restart.as_ref().map(|why| format!("lost on a restart of the daemon: {why}\n"));
+    let key: String = encrypted.into_iter().chain(locked).collect();
+    disks(std::slice::from_ref(disk)) + &served + &serial + &key + &lost.unwrap_or_default() + &group + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

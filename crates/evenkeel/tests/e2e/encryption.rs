@@ -76,13 +76,19 @@ fn a_drive_without_its_host_tells_nothing() {
     fs::rename(home.path("host.key"), home.path("kept.key")).unwrap();
     let daemon = home.serve();
     daemon.wait_log("no host key: ", 1);
-    assert_eq!(done(&home, "show secret")["state"], "locked");
+    let shown = done(&home, "show secret");
+    let why = shown["locked_why"].as_str().unwrap();
+    assert!(shown["state"] == "locked" && why.contains("and this daemon has no host key"), "{shown}");
+    daemon.wait_log("secret: locked: ", 1);
+    let told = refused(&home, "reencrypt secret");
+    assert!(told.contains(why), "{told}");
     assert!(home.attach("plain").read(16, 128).unwrap() == data);
     let refused_there = UnixStream::connect(home.runtime_dir().join("secret/cntrl")).unwrap_err();
     assert_eq!(refused_there.kind(), ErrorKind::ConnectionRefused);
     let told = refused(&home, "create more --size 4MiB --encryption host");
-    assert!(told.contains("disk \"more\" is to be encrypted, and this host has no key"), "{told}");
+    assert!(told.contains("disk \"more\" is to be encrypted, and this daemon has no host key"), "{told}");
     assert!(told.contains("host.key: No such file"), "{told}");
+    assert_eq!(daemon.log().matches("secret: locked: ").count(), 1);
     daemon.stop();
     fs::rename(home.path("kept.key"), home.path("host.key")).unwrap();
 
@@ -133,6 +139,8 @@ fn an_erased_disk_never_reads_as_before() {
     assert!(home.attach("secret").read(16, 16).unwrap() != second);
     let told = refused(&home, "erase plain --yes");
     assert!(told.contains("\"plain\" is not encrypted"), "{told}");
+    let told = refused(&home, "reencrypt plain");
+    assert!(told.contains("create another disk with encryption = \"host\""), "{told}");
     let told = home.attach("plain").format(2 << 9).unwrap_err().to_string();
     assert!(told.contains("INVALID_FIELD"), "{told}");
     daemon.stop();
@@ -146,18 +154,27 @@ fn a_tenants_own_key_is_in_memory_alone() {
     for (name, byte) in [("own", "3a"), ("other", "3b")] {
         fs::write(home.path(name), format!("{}{}\n", byte.repeat(32), "77".repeat(32))).unwrap();
     }
+    fs::write(home.path("bytes"), [[0x3a; 32], [0x77; 32]].concat()).unwrap();
     let unlock = |name: &str| format!("unlock secret --key-file {}", home.path(name).display());
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
     assert_eq!(done(&home, &unlock("own"))["state"], "served");
     let data = pattern(1, 64 << 10);
-    home.attach("secret").write(16, &data).unwrap();
+    let mut guest = home.attach("secret");
+    guest.write(16, &data).unwrap();
+    let shown = done(&home, "show secret");
+    let lost = "its tenant's key is in the daemon's memory alone";
+    assert!(shown["survives_restart"] == false && shown["lost_on_restart"] == lost, "{shown}");
+    drop(guest);
     wait_for("the disk to be locked", || (done(&home, "show secret")["state"] == "locked").then_some(()));
     let told = refused(&home, &unlock("other"));
     assert!(told.contains("the key is not that of disk \"secret\""), "{told}");
+    let told = refused(&home, "erase secret --yes");
+    assert!(told.contains("`evenkeel disk unlock secret --key-file FILE --erase`"), "{told}");
     assert_no_text_in_memory(daemon.id(), &["3a".repeat(32), "3b".repeat(32)]);
     done(&home, &unlock("own"));
     assert_no_text_in_memory(daemon.id(), &["3a".repeat(32)]);
+    done(&home, &unlock("bytes"));
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     // Killed.
     drop(daemon);
@@ -175,7 +192,7 @@ fn a_tenants_own_key_is_in_memory_alone() {
     let told = happened(&home, "secret");
     assert_eq!(told, ["locked", "unlocked", "locked", "erased", "unlocked", "locked"]);
     daemon.stop();
-    for name in ["own", "other"] {
+    for name in ["own", "other", "bytes"] {
         fs::remove_file(home.path(name)).unwrap();
     }
     assert_eq!(count(&home.path(""), &[0x3a; 32]) + count(&home.path(""), "3a".repeat(32).as_bytes()), 0);
@@ -230,6 +247,14 @@ fn another_host_key_takes_over_while_a_client_goes_on() {
     let told = refused(&home, &rewrap);
     assert!(told.contains("which is none of these"), "{told}");
     keys(&["5d", "5c"]);
+    done(&home, &rewrap);
+    assert!(home.attach("secret").read(16, 16).unwrap() == data);
+    fs::write(home.path("bytes"), [0x5d; 32]).unwrap();
+    let rewrap = format!("rewrap --host-key {}", home.path("bytes").display());
+    fs::set_permissions(home.path("bytes"), Permissions::from_mode(0o644)).unwrap();
+    let told = refused(&home, &rewrap);
+    assert!(told.contains("other users may read it (mode 0644"), "{told}");
+    fs::set_permissions(home.path("bytes"), Permissions::from_mode(0o400)).unwrap();
     done(&home, &rewrap);
     assert!(home.attach("secret").read(16, 16).unwrap() == data);
     daemon.stop();

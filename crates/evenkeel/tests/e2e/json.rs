@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::encryption::host_key;
 use crate::harness::{Home, errors, evenkeel};
 
 const CONFIG: &str = r#"
@@ -163,7 +164,7 @@ fn each_command_prints_documents_that_scripts_can_read() {
         &format!("runtime_dir = \"HOST/run\"\nstate_dir = \"HOST/state\"\n{CONFIG}weight = 3\n"),
     );
     home.write_config("scenario.toml", SCENARIO);
-    std::fs::write(home.path("host.key"), "5a".repeat(32)).unwrap();
+    host_key(&home);
     std::fs::write(home.path("own.key"), format!("{}{}", "3a".repeat(32), "77".repeat(32))).unwrap();
     read(Prints::Thing, &daemon.ready.to_string());
     for (command, arguments, prints) in COMMANDS {

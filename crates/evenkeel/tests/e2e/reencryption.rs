@@ -114,6 +114,11 @@ fn a_disk_gets_another_key_under_its_guest_and_over_kills() {
     let daemon = home.serve();
     assert_eq!(done(&home, "show secret")["state"], "locked");
     daemon.wait_log("the journal of its re-encryption", 1);
+    let told = refused(&home, "reencrypt secret");
+    assert!(
+        told.contains("the journal of its re-encryption") && told.contains("`evenkeel disk erase secret`"),
+        "{told}"
+    );
     done(&home, "erase secret --yes");
     assert_eq!((done(&home, "show secret")["state"].clone(), reencrypted_bytes(&home)), ("served".into(), None));
     // Amid another one.

@@ -25,9 +25,9 @@ pub use reference::{SettingLine, sections};
 use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
-    Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTIONS, Encryption, LBA_BYTES, MODES, Mode, THREADS,
-    Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names, pci_address, program, quoted,
-    size_or_zero, socket_mode,
+    Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTED_LBA_BYTES, ENCRYPTIONS, Encryption, LBA_BYTES,
+    MODES, Mode, THREADS, Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names,
+    pci_address, program, quoted, size_or_zero, socket_mode,
 };
 
 /// The state directory where the file names none.
@@ -235,7 +235,7 @@ section! { "`[[tenant]]`." tenant
         "For how long unused quota of these limits is kept.";
     GROUP: Shaped<String> = "group", NAME_OF_DISK, Absent("none"), AtOnce,
         "The group whose ceiling holds for this disk too.";
-    LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, Is(LBA_BYTES),
+    LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, By("`512`; `4096` where the disk is encrypted", lba_bytes),
         Never("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "Block size of a new disk; more where the drive's blocks are larger.";
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Absent("the drive's"),
@@ -321,7 +321,7 @@ section! { "`[[namespace]]`." namespace
     READ_ONLY: Shaped<Vec<Spanned<String>>> = "read_only", TENANT_NAMES, Is(Vec::new()), AtOnce,
         "Tenants whose controllers may only read it.";
     SHARED: Flag = "shared", Flag, Is(false), AtOnce, "Whether several tenants may write to it.";
-    LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, Is(LBA_BYTES),
+    LBA_SIZE: Shaped<u32> = "lba_size", BLOCKS, By("`512`; `4096` where the disk is encrypted", lba_bytes),
         Never("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "Block size of a new one; more where the drive's blocks are larger.";
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Absent("the drive's"),
@@ -374,6 +374,12 @@ fn queues(of: Others<'_>) -> Option<u16> {
         }
         _ => tenant::QUEUES.values.1,
     })
+}
+
+/// Beside a drive's `encryption`, which is not seen here, the disk's own decides.
+fn lba_bytes(of: Others<'_>) -> Option<u32> {
+    let is_encrypted = of(tenant::ENCRYPTION.name).is_some_and(|word| word != Encryption::None.name());
+    Some(if is_encrypted { ENCRYPTED_LBA_BYTES } else { LBA_BYTES })
 }
 
 fn is_guaranteed(of: Others<'_>) -> bool {

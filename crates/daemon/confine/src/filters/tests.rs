@@ -29,6 +29,12 @@ const FORBIDDEN: [Trial; 9] = [
     ("dumpable", || raw(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as _, 1, 0])),
 ];
 
+/// What no program should do.
+const FAULT: Trial = ("a fault", || {
+    // SAFETY: nobody has that page, so the process ends here.
+    unsafe { std::ptr::without_provenance::<u8>(64).read_volatile() };
+});
+
 /// What only some may do, and who.
 const FOR_SOME: [(Trial, &[ThreadKind]); 11] = [
     (("execute", || raw(libc::SYS_execve, [0; 3])), &[ThreadKind::Keeper]),
@@ -83,7 +89,7 @@ const ALLOWED: [Trial; 3] = [
 ];
 
 fn trials() -> impl Iterator<Item = Trial> {
-    FORBIDDEN.into_iter().chain(FOR_SOME.map(|(trial, _)| trial)).chain(ALLOWED)
+    FORBIDDEN.into_iter().chain([FAULT]).chain(FOR_SOME.map(|(trial, _)| trial)).chain(ALLOWED)
 }
 
 /// The trial's side: not a test of its own.
@@ -144,6 +150,14 @@ fn a_forbidden_call_ends_the_process_whichever_thread_makes_it() {
         }
         assert!(starts_threads == kind.tables().iter().copied().flatten().any(|(call, _)| *call == libc::SYS_clone3));
     }
+}
+
+/// A fault that is told as a system call, since the handler of it makes one.
+#[test]
+fn a_fault_is_told_as_what_it_is() {
+    let output = try_one(ThreadKind::Poller, FAULT.0);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("evenkeeld: the thread poller got the signal SIGSEGV, as"), "{}: {told}", output.status);
 }
 
 #[test]
