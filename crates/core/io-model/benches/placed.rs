@@ -1,15 +1,17 @@
-//! What it costs that a disk may lie in pieces: a fetch and a completion through [`Placed`], beside the same without
-//! it.
+//! What it costs that a disk may lie in ranges, or be thin: a fetch and a completion through [`Placed`], beside the same
+//! without it.
 //!
 //! `cargo bench -p io-model --bench placed [-- --json]`. Both sides take turns in one run, 4 KiB at random places; the
 //! best of many short runs of each is shown, since whatever else the machine does only adds.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
-use io_model::{Extents, Fetch, IoBuf, Op, Outcome, Place, Placed, Source, TenantId, Token};
+use io_model::{Extents, Fetch, IoBuf, Op, Outcome, Piece, PieceMap, Place, Placed, Source, TenantId, Token};
 
-const DISK_BYTES: u64 = 64 << 30;
+const DISK_BYTES: u64 = 1 << 40;
+const PIECE_BYTES: u64 = 1 << 20;
 const COMMANDS: u32 = 20_000;
 const RUNS: u32 = 300;
 
@@ -61,17 +63,27 @@ fn run(source: &mut impl Source) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(COMMANDS)
 }
 
-/// Equal pieces, each somewhere else.
-fn placed(pieces: u64) -> Placed<Front> {
-    let each = DISK_BYTES / pieces;
-    let extents = Extents::new((0..pieces).map(|at| ((pieces - at) * 2 * each, each)));
-    Placed::new(Front { random: 1, ended: 0 }, vec![extents])
+/// Equal ranges, each somewhere else.
+fn ranges(count: u64) -> Extents {
+    let each = DISK_BYTES / count;
+    Extents::new((0..count).map(|at| ((count - at) * 2 * each, each)))
+}
+
+/// A thin disk, written everywhere, backwards.
+fn thin() -> Extents {
+    let map = PieceMap::new(PIECE_BYTES, DISK_BYTES, drop);
+    (0..map.count()).for_each(|at| assert!(map.set(at, Piece::Own(map.count() - at))));
+    Extents::thin(Arc::new(map))
 }
 
 fn main() {
     let json = std::env::args().any(|argument| argument == "--json");
     let mut plain = Front { random: 1, ended: 0 };
-    let mut sources = [1, 4, 16].map(|pieces| (pieces, placed(pieces), f64::INFINITY));
+    let disks = [("1 range", ranges(1)), ("4 ranges", ranges(4)), ("16 ranges", ranges(16)), ("thin", thin())];
+    let mut sources = disks.map(|(name, disk)| {
+        let source = Placed::new(Front { random: 1, ended: 0 }, vec![disk]);
+        (name, source, f64::INFINITY)
+    });
     let mut without = f64::INFINITY;
     for _ in 0..RUNS {
         without = run(black_box(&mut plain)).min(without);
@@ -80,15 +92,15 @@ fn main() {
         }
     }
     if json {
-        let row = |(pieces, _, best): &(u64, Placed<Front>, f64)| {
-            format!(r#"{{"pieces":{pieces},"added_ns_per_command":{:.2}}}"#, best - without)
+        let row = |(name, _, best): &(&str, Placed<Front>, f64)| {
+            format!(r#"{{"disk":"{name}","added_ns_per_command":{:.2}}}"#, best - without)
         };
         println!(r#"{{"placed":[{}]}}"#, sources.iter().map(row).collect::<Vec<_>>().join(","));
         return;
     }
-    println!("{:>8} {:>12} {:>12}", "pieces", "ns/command", "added");
-    println!("{:>8} {without:>12.2} {:>12}", "-", "-");
-    for (pieces, _, best) in &sources {
-        println!("{pieces:>8} {best:>12.2} {:>12.2}", best - without);
+    println!("{:>9} {:>12} {:>12}", "disk", "ns/command", "added");
+    println!("{:>9} {without:>12.2} {:>12}", "-", "-");
+    for (name, _, best) in &sources {
+        println!("{name:>9} {best:>12.2} {:>12.2}", best - without);
     }
 }

@@ -2,49 +2,61 @@
 
 use std::sync::Arc;
 
-use crate::HeldRange;
+use crate::piece_map::{PieceMap, Step};
+use crate::{Command, HeldRange, Op};
 
-/// Where a disk lies on a drive: its pieces in the disk's order. A look-up costs one comparison for a disk in one
-/// piece, and a short search for one that grew behind a neighbour.
+/// Where a disk lies on a drive: its ranges in the disk's order, or the map of a thin disk. A look-up costs one
+/// comparison for a disk in one range, a short search for a disk that grew behind a neighbour, and an array access for
+/// a thin disk.
 #[derive(Debug, Clone)]
 pub struct Extents {
-    /// Of the piece below, found without following a pointer.
-    first: Piece,
-    more: Box<[Piece]>,
+    /// Found without following a pointer. Empty where each command takes more than that.
+    first: Range,
+    more: Box<[Range]>,
+    /// Of a thin disk, which has no ranges.
+    map: Option<Arc<PieceMap>>,
     /// Where commands may have to wait.
     held: Option<Arc<HeldRange>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
+struct Range {
     /// Its end in the disk.
     end_bytes: u64,
-    /// What is added to an offset in the disk; wraps around, as a later piece may lie nearer to the drive's start.
+    /// What is added to an offset in the disk; wraps around, as a later range may lie nearer to the drive's start.
     shift_bytes: u64,
 }
 
 impl Extents {
-    /// Of pieces on the drive, each a start and a length in bytes, which don't overlap there. Without any, the disk has
+    /// Of ranges on the drive, each a start and a length in bytes, which don't overlap there. Without any, the disk has
     /// no byte.
-    pub fn new(pieces: impl IntoIterator<Item = (u64, u64)>) -> Self {
+    pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut end_bytes = 0_u64;
-        let mut pieces = pieces.into_iter().map(|(offset_bytes, size_bytes)| {
+        let mut ranges = ranges.into_iter().map(|(offset_bytes, size_bytes)| {
             let shift_bytes = offset_bytes.wrapping_sub(end_bytes);
             end_bytes = end_bytes.saturating_add(size_bytes);
-            Piece { end_bytes, shift_bytes }
+            Range { end_bytes, shift_bytes }
         });
-        let first = pieces.next().unwrap_or(Piece { end_bytes: 0, shift_bytes: 0 });
-        Self { first, more: pieces.collect(), held: None }
+        let first = ranges.next().unwrap_or(Range { end_bytes: 0, shift_bytes: 0 });
+        Self { first, more: ranges.collect(), map: None, held: None }
     }
 
-    /// These pieces. A part of them may be held now and then.
+    /// Of a thin disk.
+    pub fn thin(map: Arc<PieceMap>) -> Self {
+        Self { map: Some(map), ..Self::new([]) }
+    }
+
+    /// The same places. A part of the disk may be held now and then.
     #[must_use]
     pub fn with_held(self, held: Option<Arc<HeldRange>>) -> Self {
-        Self { held, ..self }
+        if held.is_none() {
+            return self;
+        }
+        let nothing = Range { end_bytes: 0, shift_bytes: 0 };
+        Self { first: nothing, more: [self.first].into_iter().chain(self.more).collect(), held, ..self }
     }
 
     /// What keeps commands away from a part of the disk at present.
-    #[inline]
     pub(crate) fn held(&self) -> Option<&Arc<HeldRange>> {
         self.held.as_ref().filter(|held| held.is_active())
     }
@@ -55,15 +67,64 @@ impl Extents {
     }
 
     /// Where the disk's byte `at_bytes` lies on the drive, and how many bytes follow it there, itself included. `None`:
-    /// beyond the disk's end.
+    /// beyond the disk's end, or the disk is thin.
     #[inline]
     pub fn locate(&self, at_bytes: u64) -> Option<(u64, u64)> {
-        let piece = if at_bytes < self.first.end_bytes { &self.first } else { self.search(at_bytes)? };
-        Some((at_bytes.wrapping_add(piece.shift_bytes), piece.end_bytes - at_bytes))
+        let range = if at_bytes < self.first.end_bytes { &self.first } else { self.search(at_bytes)? };
+        Some((at_bytes.wrapping_add(range.shift_bytes), range.end_bytes - at_bytes))
     }
 
-    fn search(&self, at_bytes: u64) -> Option<&Piece> {
-        self.more.get(self.more.partition_point(|piece| piece.end_bytes <= at_bytes))
+    /// As [`locate`](Self::locate), for the start of a command, and whether the command is of a thin disk. `None`: it
+    /// takes more than a look-up.
+    #[inline]
+    pub(crate) fn locate_for(&self, command: &Command) -> Option<(u64, u64, bool)> {
+        let at_bytes = command.tenant_offset_bytes;
+        if at_bytes < self.first.end_bytes {
+            return Some((at_bytes.wrapping_add(self.first.shift_bytes), self.first.end_bytes - at_bytes, false));
+        }
+        match &self.map {
+            Some(map) if self.held.is_none() => {
+                let (offset_bytes, follow_bytes) = map.locate(command.op, at_bytes)?;
+                Some((offset_bytes, follow_bytes, true))
+            }
+            _ => self.locate_elsewhere(command),
+        }
+    }
+
+    fn locate_elsewhere(&self, command: &Command) -> Option<(u64, u64, bool)> {
+        if self.held().is_some() {
+            return None;
+        }
+        let (offset_bytes, follow_bytes) = match &self.map {
+            None => self.locate(command.tenant_offset_bytes),
+            Some(map) => map.locate(command.op, command.tenant_offset_bytes),
+        }?;
+        Some((offset_bytes, follow_bytes, self.map.is_some()))
+    }
+
+    /// The map of a thin disk.
+    pub(crate) fn map(&self) -> Option<&PieceMap> {
+        self.map.as_deref()
+    }
+
+    /// Where the disk ends.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        let last = self.more.last().unwrap_or(&self.first);
+        self.map.as_ref().map_or(last.end_bytes, |map| map.size_bytes())
+    }
+
+    /// What the start of a range meets. `None`: it lies beyond the disk's end.
+    pub(crate) fn step(&self, op: Op, at_bytes: u64, len_bytes: u64) -> Option<Step> {
+        if let Some(map) = &self.map {
+            let is_inside = at_bytes.checked_add(len_bytes).is_some_and(|end| end <= map.size_bytes());
+            return is_inside.then(|| map.step(op, at_bytes, len_bytes));
+        }
+        let (offset_bytes, follow_bytes) = self.locate(at_bytes)?;
+        Some(Step::Drive { offset_bytes, len_bytes: len_bytes.min(follow_bytes) })
+    }
+
+    fn search(&self, at_bytes: u64) -> Option<&Range> {
+        self.more.get(self.more.partition_point(|range| range.end_bytes <= at_bytes))
     }
 }
 

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 /// more, wait until the range [is quiet](Self::is_quiet), rewrite it, and [`release`](Self::release) what is done.
 ///
 /// Commands in flight are counted by the epoch in which they began. `hold` begins an epoch: once no command of the one
-/// before is in flight, none is in flight to the range. An idle `HeldRange` costs a command one comparison.
+/// before is in flight, none is in flight to the range. A disk that has one costs each command a short
+/// search.
 #[derive(Debug, Default)]
 pub struct HeldRange {
     is_active: AtomicBool,

@@ -14,6 +14,7 @@ mod cache;
 mod command;
 mod extents;
 mod held_range;
+mod piece_map;
 mod placed;
 mod token;
 pub mod units;
@@ -27,7 +28,8 @@ pub use command::{Command, DeviceError, Op, Outcome, Place};
 pub use extents::Extents;
 pub use guest_memory::{IoBuf, Mapping, Refused};
 pub use held_range::{Held, HeldRange, Passage};
-pub use placed::Placed;
+pub use piece_map::{Ask, Piece, PieceMap, Wish};
+pub use placed::{Placed, Witness};
 pub use token::{Token, lost_tokens};
 
 /// A point in time or a span, in nanoseconds. Arithmetic saturates.

@@ -1,9 +1,13 @@
 //! A front end whose disks lie in pieces, and whose commands may be of any length.
 
+use std::any::Any;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use guest_memory::IoBuf;
 
+use crate::piece_map::{Awaited, Step};
 use crate::{Command, DeviceError, Extents, Fetch, Held, Nanos, Op, Outcome, Passage, QueuePriority, Source, Token};
 
 /// Data of a command beyond this leaves in parts, so that its neighbours' commands get between them.
@@ -11,21 +15,33 @@ const PART_BYTES: u64 = 1 << 20;
 
 /// Puts a source's commands where its disks lie on the drive. The source makes them with [`Place`](crate::Place)s at 0.
 ///
-/// A command across the edge of a piece, or with more than 1 MiB of data, leaves in parts, one per
+/// A command across the edge of a range, or with more than 1 MiB of data, leaves in parts, one per
 /// [`fetch`](Source::fetch). It ends once all parts are back, with the first failure of them. A VQ that leaves stays
 /// live until the last part of its command is fetched; so the source, which waits for its commands, need not know.
 ///
 /// A part that touches a [held](crate::HeldRange) range is fetched once it is released. Commands behind it in its VQ
-/// wait, too.
-#[derive(Debug)]
+/// wait, too. A part that waits for pieces of a thin disk holds up no others.
 pub struct Placed<S> {
     source: S,
     disks: Vec<Extents>,
-    /// Bit `i`: a command of VQ `i` has parts to be fetched. There is at most one.
+    /// Bit `i`: a command of VQ `i` has parts to be fetched.
     unfinished: u128,
+    /// Bit `i`: a command of VQ `i` waits for pieces.
+    parked: u128,
     /// What tokens of parts stand for; a free entry is `None`.
     splits: Vec<Option<Split>>,
+    /// Commands of thin disks and parts that were fetched and have not ended, by the epoch of their fetch.
+    in_flight: [u32; 2],
+    /// 0 or 1.
+    epoch: usize,
+    /// Dropped once all commands of the epoch before have ended.
+    until_quiet: Vec<Witness>,
+    /// As `until_quiet`, once the present epoch ends.
+    until_next_quiet: Vec<Witness>,
 }
+
+/// Is dropped when something has ended.
+pub type Witness = Arc<dyn Any + Send + Sync>;
 
 /// A command in parts.
 #[derive(Debug)]
@@ -39,12 +55,24 @@ struct Split {
     outcome: Outcome,
     /// Of parts in flight, and some that have ended.
     passages: Vec<Passage>,
+    /// Pieces that its next part waits for.
+    awaited: Option<Awaited>,
 }
 
 impl<S> Placed<S> {
     /// `disks` in the order of [`Command::disk`].
     pub fn new(source: S, disks: Vec<Extents>) -> Self {
-        Self { source, disks, unfinished: 0, splits: Vec::new() }
+        Self {
+            source,
+            disks,
+            unfinished: 0,
+            parked: 0,
+            splits: Vec::new(),
+            in_flight: [0; 2],
+            epoch: 0,
+            until_quiet: Vec::new(),
+            until_next_quiet: Vec::new(),
+        }
     }
 
     /// Puts commands from now on where `extents` say. Commands in flight go on where they are, so a disk may grow or be
@@ -56,6 +84,27 @@ impl<S> Placed<S> {
         }
         self.disks[at] = extents;
     }
+
+    /// Drops `witness` once all commands of thin disks that were fetched before this call have ended: no command uses
+    /// pieces that were taken from the disks before. Call [`settle`](Self::settle) until that.
+    pub fn drop_when_quiet(&mut self, witness: Witness) {
+        self.until_next_quiet.push(witness);
+        self.settle();
+    }
+
+    /// Drops what waits for commands that have ended. `true`: something waits on.
+    pub fn settle(&mut self) -> bool {
+        if self.until_quiet.is_empty() && self.until_next_quiet.is_empty() {
+            return false;
+        }
+        for _ in 0..2 {
+            if self.in_flight[1 - self.epoch] == 0 {
+                self.until_quiet = std::mem::take(&mut self.until_next_quiet);
+                self.epoch = 1 - self.epoch;
+            }
+        }
+        !self.until_quiet.is_empty() || !self.until_next_quiet.is_empty()
+    }
 }
 
 impl<S: Source> Placed<S> {
@@ -65,14 +114,14 @@ impl<S: Source> Placed<S> {
         self.unfinished != 0 && self.unfinished >> vq & 1 != 0
     }
 
-    /// Whether something waits for a held range: nothing tells when that is released.
+    /// Whether something waits for a held range or for pieces: nothing tells when they come.
     pub fn waits(&self) -> bool {
-        self.unfinished != 0 && (0..128).any(|vq| self.has_unfinished(vq) && self.is_held(vq))
+        self.parked != 0 || self.unfinished != 0 && (0..128).any(|vq| self.has_unfinished(vq) && self.is_held(vq))
     }
 
     /// The command of a VQ that has parts to be fetched.
     fn unfinished_of(&self, vq: u16) -> Option<usize> {
-        let is_its = |split: &Split| split.token.vq() == vq && split.fetched_bytes < split.whole.len_bytes;
+        let is_its = |split: &Split| split.token.vq() == vq && split.is_ready();
         self.splits.iter().position(|entry| entry.as_ref().is_some_and(is_its))
     }
 
@@ -80,25 +129,23 @@ impl<S: Source> Placed<S> {
     #[cold]
     fn is_held(&self, vq: u16) -> bool {
         let Some(split) = self.unfinished_of(vq).and_then(|at| self.splits[at].as_ref()) else { return false };
-        let Some(extents) = self.disks.get(usize::from(split.whole.disk)) else { return false };
-        let part = split.next_part(extents).zip(extents.held());
-        part.is_some_and(|(part, held)| held.delays(part.tenant_offset_bytes, part.len_bytes))
+        let held =
+            self.disks.get(usize::from(split.whole.disk)).and_then(|extents| extents.held().zip(split.next(extents)));
+        held.is_some_and(|(held, (at_bytes, step))| held.delays(at_bytes, step.len_bytes()))
     }
 
-    /// A command that does not lie in one piece, or whose disk may be held in part: its first part, or its end if the
-    /// disk has not all of it.
+    /// A command that takes more than a look-up: its first part, or its end if the disk has not all of it.
     #[cold]
     fn split(&mut self, whole: Command, buf: IoBuf, token: Token) -> Fetch {
         let vq = token.vq();
-        let is_inside = whole.tenant_offset_bytes.checked_add(whole.len_bytes).is_some_and(|end_bytes| {
-            let last = end_bytes.checked_sub(1);
-            last.is_some_and(|last| self.disks.get(usize::from(whole.disk)).and_then(|it| it.locate(last)).is_some())
-        });
-        if !is_inside {
+        let size_bytes = self.disks.get(usize::from(whole.disk)).map_or(0, Extents::size_bytes);
+        let end_bytes = whole.tenant_offset_bytes.checked_add(whole.len_bytes);
+        if !end_bytes.is_some_and(|end| 0 < end && end <= size_bytes) {
             self.source.complete(token, Err(DeviceError::OutOfRange), buf);
             return Fetch::Handled;
         }
-        let split = Split { whole, buf, token, fetched_bytes: 0, in_flight: 0, outcome: Ok(()), passages: Vec::new() };
+        let (passages, awaited) = (Vec::new(), None);
+        let split = Split { whole, buf, token, fetched_bytes: 0, in_flight: 0, outcome: Ok(()), passages, awaited };
         match self.splits.iter_mut().find(|entry| entry.is_none()) {
             Some(free) => *free = Some(split),
             None => self.splits.push(Some(split)),
@@ -107,39 +154,95 @@ impl<S: Source> Placed<S> {
         self.next_part(vq)
     }
 
+    /// Commands whose pieces are there go on.
+    #[cold]
+    fn unpark(&mut self) {
+        self.parked = 0;
+        for at in 0..self.splits.len() {
+            let Some(split) = &mut self.splits[at] else { continue };
+            let Some(answer) = split.awaited.as_ref().map(Awaited::answer) else { continue };
+            let vq = 1 << split.token.vq();
+            match answer {
+                None => self.parked |= vq,
+                Some(true) => {
+                    (split.awaited, self.unfinished) = (None, self.unfinished | vq);
+                }
+                Some(false) => {
+                    split.awaited = None;
+                    // A discard is no promise.
+                    let outcome = if split.whole.op == Op::Discard { Ok(()) } else { Err(DeviceError::NoSpace) };
+                    self.give_up(at, outcome);
+                }
+            }
+        }
+    }
+
+    /// Nothing more of a command is fetched.
+    fn give_up(&mut self, at: usize, outcome: Outcome) {
+        if let Some(split) = &mut self.splits[at] {
+            split.outcome = split.outcome.and(outcome);
+            split.fetched_bytes = split.whole.len_bytes;
+        }
+        self.end_if_over(at);
+    }
+
+    /// Whether a VQ still has parts to be fetched.
+    fn look_again(&mut self, vq: u16) {
+        if self.unfinished_of(vq).is_none() {
+            self.unfinished &= !(1 << vq);
+        }
+    }
+
     #[cold]
     fn next_part(&mut self, vq: u16) -> Fetch {
         let Some(at) = self.unfinished_of(vq) else { return Fetch::Empty };
         let Some(split) = &mut self.splits[at] else { return Fetch::Empty };
         let Some(extents) = self.disks.get(usize::from(split.whole.disk)) else { return Fetch::Empty };
-        // Pieces only come: it was checked.
-        let Some(command) = split.next_part(extents) else { return Fetch::Empty };
-        let len_bytes = command.len_bytes;
-        match extents.held().map(|held| held.enter(command.tenant_offset_bytes, len_bytes)) {
+        // Disks only grow: it was checked.
+        let Some((at_bytes, step)) = split.next(extents) else { return Fetch::Empty };
+        match extents.held().map(|held| held.enter(at_bytes, step.len_bytes())) {
             None => {}
             Some(Ok(passage)) => split.passages.push(passage),
             Some(Err(Held::Waits)) => return Fetch::Empty,
             Some(Err(Held::Failed)) => {
-                split.outcome = Err(DeviceError::Medium);
-                split.fetched_bytes = split.whole.len_bytes;
-                self.unfinished &= !(1 << vq);
-                self.end_if_over(at);
+                self.give_up(at, Err(DeviceError::Medium));
+                self.look_again(vq);
                 return Fetch::Handled;
             }
         }
-        let has_data = command.op.has_data();
+        let has_data = split.whole.op.has_data();
+        let (offset_bytes, len_bytes) = match step {
+            Step::Drive { offset_bytes, len_bytes } => (offset_bytes, len_bytes),
+            Step::Nothing { len_bytes } => {
+                if has_data && !split.fill_with_zeros(len_bytes) {
+                    split.outcome = split.outcome.and(Err(DeviceError::Memory));
+                }
+                split.fetched_bytes += len_bytes;
+                self.end_if_over(at);
+                self.look_again(vq);
+                return Fetch::Handled;
+            }
+            Step::Wait { first, count, wish } => {
+                split.awaited = extents.map().map(|map| map.ask(first, count, wish));
+                self.parked |= 1 << vq;
+                self.look_again(vq);
+                return Fetch::Handled;
+            }
+        };
+        let command = Command { offset_bytes, tenant_offset_bytes: at_bytes, len_bytes, ..split.whole };
         let buf = if has_data { split.buf.part(split.fetched_bytes, len_bytes) } else { IoBuf::default() };
         split.fetched_bytes += len_bytes;
         split.in_flight += 1;
-        if split.fetched_bytes == split.whole.len_bytes {
-            self.unfinished &= !(1 << vq);
-        }
-        Fetch::Command(command, buf, Token::of_part(vq, at as u32))
+        self.look_again(vq);
+        let mut token = Token::of_part(vq, at as u32);
+        token.count(self.epoch);
+        self.in_flight[self.epoch] += 1;
+        Fetch::Command(command, buf, token)
     }
 
     #[cold]
     fn end_part(&mut self, token: Token, outcome: Outcome) {
-        let at = token.spend_part() as usize;
+        let at = token.spend().2 as usize;
         let Some(Some(split)) = self.splits.get_mut(at) else { return };
         split.in_flight -= 1;
         split.outcome = split.outcome.and(outcome);
@@ -158,13 +261,37 @@ impl<S: Source> Placed<S> {
 }
 
 impl Split {
-    /// The part that is fetched next. `None`: it lies outside of the disk.
-    fn next_part(&self, extents: &Extents) -> Option<Command> {
-        let tenant_offset_bytes = self.whole.tenant_offset_bytes + self.fetched_bytes;
-        let (offset_bytes, follow_bytes) = extents.locate(tenant_offset_bytes)?;
+    /// Whether it has parts to be fetched, and the next one waits for no piece.
+    fn is_ready(&self) -> bool {
+        self.awaited.is_none() && self.fetched_bytes < self.whole.len_bytes
+    }
+
+    /// Where the part that is fetched next starts in the disk, and what it meets. `None`: it lies outside of the disk.
+    fn next(&self, extents: &Extents) -> Option<(u64, Step)> {
+        let at_bytes = self.whole.tenant_offset_bytes + self.fetched_bytes;
         let most_bytes = if self.whole.op.has_data() { PART_BYTES } else { u64::MAX };
-        let len_bytes = (self.whole.len_bytes - self.fetched_bytes).min(follow_bytes).min(most_bytes);
-        Some(Command { offset_bytes, tenant_offset_bytes, len_bytes, ..self.whole })
+        let len_bytes = (self.whole.len_bytes - self.fetched_bytes).min(most_bytes);
+        Some((at_bytes, extents.step(self.whole.op, at_bytes, len_bytes)?))
+    }
+
+    /// A read of what the disk has no piece for. `false`: the memory is lost.
+    fn fill_with_zeros(&self, len_bytes: u64) -> bool {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let mut done_bytes = 0;
+        while done_bytes < len_bytes {
+            let count = (len_bytes - done_bytes).min(ZEROS.len() as u64) as usize;
+            if self.buf.copy_from_at(self.fetched_bytes + done_bytes, &ZEROS[..count]) < count {
+                return false;
+            }
+            done_bytes += count as u64;
+        }
+        true
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Placed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Placed").field("source", &self.source).field("disks", &self.disks).finish_non_exhaustive()
     }
 }
 
@@ -186,7 +313,7 @@ impl<S> DerefMut for Placed<S> {
 impl<S: Source> Source for Placed<S> {
     #[inline]
     fn live_vqs(&self) -> u128 {
-        self.source.live_vqs() | self.unfinished
+        self.source.live_vqs() | self.unfinished | self.parked
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -200,6 +327,9 @@ impl<S: Source> Source for Placed<S> {
 
     #[inline]
     fn rung(&mut self) -> u128 {
+        if self.parked != 0 {
+            self.unpark();
+        }
         self.source.rung() | self.unfinished
     }
 
@@ -219,15 +349,18 @@ impl<S: Source> Source for Placed<S> {
             return self.next_part(vq);
         }
         match self.source.fetch(vq) {
-            Fetch::Command(mut command, buf, token) if command.op != Op::Flush => {
+            Fetch::Command(mut command, buf, mut token) if command.op != Op::Flush => {
                 let extents = self.disks.get(usize::from(command.disk));
-                match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
-                    Some((offset_bytes, follow_bytes))
+                match extents.and_then(|extents| extents.locate_for(&command)) {
+                    Some((offset_bytes, follow_bytes, is_thin))
                         if command.len_bytes <= follow_bytes
-                            && (command.len_bytes <= PART_BYTES || !command.op.has_data())
-                            && (command.len_bytes == 0 || extents.is_some_and(|extents| extents.held().is_none())) =>
+                            && (command.len_bytes <= PART_BYTES || !command.op.has_data()) =>
                     {
                         command.offset_bytes = offset_bytes;
+                        if is_thin {
+                            token.count(self.epoch);
+                            self.in_flight[self.epoch] += 1;
+                        }
                         Fetch::Command(command, buf, token)
                     }
                     _ => self.split(command, buf, token),
@@ -247,9 +380,15 @@ impl<S: Source> Source for Placed<S> {
     }
 
     #[inline]
-    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
-        if token.is_of_part() {
-            return self.end_part(token, outcome);
+    fn complete(&mut self, mut token: Token, outcome: Outcome, buf: IoBuf) {
+        if token.has_notes() {
+            let (is_part, epoch) = token.take_notes();
+            if let Some(epoch) = epoch {
+                self.in_flight[epoch] -= 1;
+            }
+            if is_part {
+                return self.end_part(token, outcome);
+            }
         }
         self.source.complete(token, outcome, buf);
     }

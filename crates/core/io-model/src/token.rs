@@ -19,34 +19,49 @@ pub struct Token {
     id: u32,
 }
 
-/// Marks the tokens of [`Placed`](crate::Placed) in `id`.
-const PART: u32 = 1 << 31;
+// What `Placed` notes in `vq`.
+/// The token is of a part of a command.
+const PART: u16 = 1 << 15;
+/// The command is counted.
+const COUNTED: u16 = 1 << 14;
+/// It was fetched in an odd epoch.
+const ODD: u16 = 1 << 13;
 
 impl Token {
-    /// A token of VQ `vq`. `generation` and `id` are the source's own; `id` is below 2^31.
+    /// A token of VQ `vq`, which is below 2^13. `generation` and `id` are the source's own.
     pub fn new(vq: u16, generation: u16, id: u32) -> Self {
-        debug_assert!(id < PART, "an identifier that stands for a part: {id}");
+        debug_assert!(vq < ODD, "no VQ: {vq}");
         Self { vq, generation, id }
     }
 
-    /// A token of a part of a command of VQ `vq`; `at` is below 2^31.
+    /// A token of a part of a command of VQ `vq`.
     pub(crate) fn of_part(vq: u16, at: u32) -> Self {
-        Self { vq, generation: 0, id: at | PART }
+        Self { vq: vq | PART, generation: 0, id: at }
     }
 
+    /// Notes that the command is counted in an epoch, 0 or 1.
     #[inline]
-    pub(crate) fn is_of_part(&self) -> bool {
-        self.id & PART != 0
+    pub(crate) fn count(&mut self, epoch: usize) {
+        self.vq |= if epoch == 0 { COUNTED } else { COUNTED | ODD };
     }
 
-    /// Consumes the token of a part: what [`of_part`](Self::of_part) was given.
-    pub(crate) fn spend_part(self) -> u32 {
-        self.spend().2 & !PART
+    /// Whether the command is a part, or counted.
+    #[inline]
+    pub(crate) fn has_notes(&self) -> bool {
+        self.vq >= ODD
     }
 
+    /// Forgets the notes: whether it is a part, and the epoch in which it was counted.
+    #[inline]
+    pub(crate) fn take_notes(&mut self) -> (bool, Option<usize>) {
+        let epoch = usize::from(self.vq & ODD != 0);
+        let notes = (self.vq & PART != 0, (self.vq & COUNTED != 0).then_some(epoch));
+        self.vq = self.vq();
+        notes
+    }
     /// The VQ that the command came from.
     pub fn vq(&self) -> u16 {
-        self.vq
+        self.vq & (ODD - 1)
     }
 
     /// Consumes the token: `(vq, generation, id)`.

@@ -86,19 +86,25 @@ pub(super) fn crate_bench(options: &Options, package: &str, bench: &str) -> Resu
     (0..options.rounds).map(round).collect()
 }
 
-/// Nanoseconds that it adds to a command that its disk may lie in pieces.
+/// Nanoseconds that it adds to a command that its disk may lie in ranges, or be thin.
 pub fn extents(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let rounds = crate_bench(options, "io-model", "placed")?;
-    let figure = |pieces: u64| {
+    let figure = |(disk, name): (&str, &str)| {
         let find = |round: &serde_json::Value| {
-            let row = round["placed"].as_array()?.iter().find(|row| row["pieces"] == pieces)?;
+            let row = round["placed"].as_array()?.iter().find(|row| row["disk"] == disk)?;
             row["added_ns_per_command"].as_f64()
         };
         let found = rounds.iter().map(|round| find(round).context("a row is missing in the benchmark's JSON"));
-        let name = format!("a command to a disk in {pieces} pieces, beside one without extents");
+        let name = format!("a command to a disk {name}, beside one without extents");
         Figure::of(name, found.collect::<Result<_>>()?, "ns/cmd", Some(Goal::AtMost(5.0)))
     };
-    [1, 4, 16].into_iter().map(figure).collect()
+    let disks = [
+        ("1 range", "in 1 range"),
+        ("4 ranges", "in 4 ranges"),
+        ("16 ranges", "in 16 ranges"),
+        ("thin", "of 1 TiB that is thin"),
+    ];
+    disks.into_iter().map(figure).collect()
 }
 
 /// Nanoseconds that a policy takes for one command, from arrival to completion.
