@@ -121,7 +121,7 @@ struct Live {
 /// The file of a pool.
 #[derive(Debug)]
 pub struct PieceFile<S> {
-    storage: S,
+    pub(crate) storage: S,
     id: PoolId,
     batch: u64,
     slots: u64,

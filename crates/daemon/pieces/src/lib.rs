@@ -11,8 +11,13 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
 mod file;
 mod page;
+mod pool;
+#[cfg(test)]
+mod volatile;
 
-pub use file::{Batch, FileError, PieceFile, PoolId, Storage};
+pub use file::{Batch, FileError, Maps, PieceFile, PoolId, Storage};
 pub use page::{ENTRIES, MapId, PageKey};
+pub use pool::{Damaged, Grant, NoRoom, Place, Pool};
