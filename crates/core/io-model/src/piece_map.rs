@@ -37,8 +37,6 @@ pub enum Piece {
 pub enum Wish {
     /// Pieces of the disk's own, with the data of shared ones.
     Write,
-    /// As [`Write`](Self::Write), without that data: all of each piece is written.
-    Overwrite,
     /// No pieces: all of each is discarded.
     Discard,
 }
@@ -181,11 +179,9 @@ impl PieceMap {
                 wait(Wish::Discard, &|piece, is_whole| is_whole && piece != Piece::None)
             }
             (Piece::Shared(_), Op::Discard) => Step::Nothing { len_bytes: part_bytes },
-            (Piece::None | Piece::Shared(_), Op::Write) if is_whole => {
-                wait(Wish::Overwrite, &|piece, is_whole| is_whole && !matches!(piece, Piece::Own(_)))
-            }
             (Piece::None | Piece::Shared(_), Op::Write | Op::WriteZeroes) => {
-                wait(Wish::Write, &|piece, is_whole| !is_whole && !matches!(piece, Piece::Own(_)))
+                let is_alike = |is_whole: bool| op == Op::Write || !is_whole;
+                wait(Wish::Write, &|piece, is_whole| is_alike(is_whole) && !matches!(piece, Piece::Own(_)))
             }
             (Piece::Own(_) | Piece::Shared(_), _) => {
                 let is_next = |more: u32, is_whole: bool| {
@@ -290,8 +286,7 @@ mod tests {
         assert_eq!(step(Op::Read, 3.5, 3.0), nothing(0.5));
         assert_eq!(step(Op::Read, 6.25, 0.25), drive(40.25, 0.25), "the last one is short");
         assert_eq!(step(Op::Write, 1.5, 4.0), drive(9.5, 0.5));
-        assert_eq!(step(Op::Write, 2.5, 2.0), wait(2, 1, Wish::Write), "the next one is whole");
-        assert_eq!(step(Op::Write, 2.0, 3.0), wait(2, 2, Wish::Overwrite));
+        assert_eq!(step(Op::Write, 2.5, 2.0), wait(2, 2, Wish::Write), "one that is shared, and none");
         assert_eq!(step(Op::Write, 5.5, 0.25), wait(5, 1, Wish::Write));
         assert_eq!(step(Op::Discard, 0.5, 6.0), drive(8.5, 0.5), "whole pieces are given back");
         assert_eq!(step(Op::Discard, 1.0, 5.5), wait(1, 2, Wish::Discard));
