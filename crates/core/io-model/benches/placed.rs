@@ -1,5 +1,5 @@
-//! What it costs that a disk may lie in ranges, or be thin: a fetch and a completion through [`Placed`], beside the same
-//! without it.
+//! What it costs that a disk may lie in ranges, or be thin: a fetch and a completion through [`Placed`], and without
+//! it.
 //!
 //! `cargo bench -p io-model --bench placed [-- --json]`. Both sides take turns in one run, 4 KiB at random places; the
 //! best of many short runs of each is shown, since whatever else the machine does only adds.

@@ -46,7 +46,7 @@ impl Extents {
         Self { map: Some(map), ..Self::new([]) }
     }
 
-    /// The same places. A part of the disk may be held now and then.
+    /// These ranges. A part of the disk may be held now and then.
     #[must_use]
     pub fn with_held(self, held: Option<Arc<HeldRange>>) -> Self {
         if held.is_none() {

@@ -83,8 +83,8 @@ impl Step {
 }
 
 impl PieceMap {
-    /// A disk of `size_bytes` without any piece. Pieces have `piece_bytes`, a power of two; the last one may have fewer.
-    /// `ask` is called by pollers, so it must not block.
+    /// A disk of `size_bytes` without any piece. Pieces have `piece_bytes`, a power of two; the last one may have
+    /// fewer. `ask` is called by pollers, so it must not block.
     pub fn new(piece_bytes: u64, size_bytes: u64, ask: impl Fn(Ask) + Send + Sync + 'static) -> Self {
         let count = size_bytes.div_ceil(piece_bytes);
         let entries = (0..count).map(|_| AtomicU32::new(0)).collect();

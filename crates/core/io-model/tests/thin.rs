@@ -175,7 +175,7 @@ impl World {
         self.placed.complete(token, Ok(()), buf);
     }
 
-    /// Whoever gives out pieces answers.
+    /// The giver of pieces answers.
     fn answer(&mut self) {
         self.waiting_asks.extend(self.asks.try_iter());
         if self.waiting_asks.is_empty() {

@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for ErasingAllocator {
         // SAFETY: the caller promises that `new_bytes` fits this alignment.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(new_bytes, layout.align())) };
         if !moved.is_null() {
-            // SAFETY: both blocks are live and apart, and have so many bytes. The former one is given up here.
+            // SAFETY: both blocks are live and apart, and as long as the copy. The former one is given up here.
             unsafe {
                 moved.copy_from_nonoverlapping(block, layout.size().min(new_bytes));
                 self.dealloc(block, layout);

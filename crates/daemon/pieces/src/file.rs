@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A page is never overwritten: its next version goes into another slot, which is free. A batch is its pages and one
-//! header, with one `fdatasync` for all of them. The headers are written by turns, and slots that a batch makes free are
-//! used by later batches only: a batch of which a part is missing after a power failure leaves the one before. A header
+//! header, with one `fdatasync` for all of them. The headers are written by turns, and slots that a batch makes free
+//! are used by later batches only: a batch of which a part is missing after a power failure leaves the one before. A header
 //! has a sum over all valid pages, which tells that. After the last, empty batch of a clean end it tells a page that is
 //! damaged from a batch that was cut short.
 
@@ -274,7 +274,7 @@ impl<S: Storage> PieceFile<S> {
         changed.map(|(at, page)| (key(at), page)).collect()
     }
 
-    /// So many slots are free.
+    /// Has at least that number of slots free.
     fn make_room(&mut self, slots: usize) -> io::Result<()> {
         let missing = slots.saturating_sub(self.free.len()) as u64;
         if missing == 0 {

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `page` | a part of a map, as the file has it |
 //! | `file` | the file: batches of pages that are there as a whole or not at all |
-//! | `pool` | who has which piece, and who gets the next one |
+//! | `pool` | the maps, and the pieces that are free |
 //!
 //! A thin disk and a snapshot are each a *map*: for each of the disk's pieces, a piece of the drive or none. Maps share
 //! pieces. How many maps share a piece is counted at the start, and is in no file.

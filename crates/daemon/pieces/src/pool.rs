@@ -1,4 +1,4 @@
-//! Who has which piece of a pool, and who gets the next one.
+//! The maps of a pool, and the pieces that are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -42,7 +42,7 @@ struct Map {
     entries: Vec<u32>,
     /// Entries that are not 0.
     pieces: u32,
-    /// So many pieces it gets, whatever others want.
+    /// Pieces that it gets whatever others want.
     reserved: u32,
 }
 
@@ -155,10 +155,10 @@ impl Pool {
         }
     }
 
-    /// Reserves pieces for a map, instead of what it had reserved. They include those that it has.
+    /// Reserves pieces for a map, in place of an earlier reservation. They include the pieces that it has.
     ///
     /// # Errors
-    /// So many are neither free nor its own.
+    /// Fewer are free or its own.
     pub fn reserve(&mut self, id: MapId, pieces: u32) -> Result<(), NoRoom> {
         let (Some(map), reserved) = (self.maps.get(&id), self.reserved_by_others(id)) else { return Ok(()) };
         if pieces.saturating_sub(map.pieces) > self.free().saturating_sub(reserved) {
