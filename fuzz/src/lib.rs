@@ -1,4 +1,4 @@
-//! Harnesses for everything that a guest, its VMM or a drive can write, each with an oracle.
+//! Harnesses for everything that a guest, its VMM, a drive or an image's maker can write, each with an oracle.
 //!
 //! | module | what is fuzzed | what must hold |
 //! | --- | --- | --- |
@@ -10,6 +10,7 @@
 //! | [`daemon`] | two tenants of the whole daemon, over both protocols, on real sockets | whatever the one does, the other one's data are right, and the one is served again |
 //! | [`block_device`] | descriptors of a block device's requests, and tags that the kernel hands over at any time | a model of the tags, each descriptor's exact command or error, one answer for each |
 //! | [`drive`] | registers, completions and memory of an NVMe controller that lies to our initiator | nothing panics or hangs, each command ends once, none that is not in flight |
+//! | [`images`] | an image file of any bytes, and a sound qcow2 image with some bytes changed | nothing panics; what is read is what a second reader of the specification finds |
 //! | [`keeper`] | a client's bytes and a daemon's packets, between which a device is kept, saved and gone on with | a model of the protocol: each message whole, told once or again, kept ones in order, no descriptor held without reason |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
@@ -26,6 +27,7 @@ pub mod daemon;
 mod descriptors;
 pub mod drive;
 pub mod front_end;
+pub mod images;
 pub mod keeper;
 pub mod messages;
 pub mod registers;
@@ -38,10 +40,11 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 10] = [
+pub const TARGETS: [(&str, Harness); 11] = [
     ("commands", commands::run),
     ("daemon", daemon::run),
     ("drive", drive::run),
+    ("images", images::run),
     ("keeper", keeper::run),
     ("registers", registers::run),
     ("tenants", tenants::run),

@@ -6,10 +6,11 @@ use host_drives::{Function, Host};
 use nvme_driver::PciAddress;
 use serde::Serialize;
 
-use crate::disk::{Progress, is_typed};
+use crate::disk::is_typed;
 use crate::erase::Eraser;
 use crate::host::{self, problem};
 use crate::output::{print, say};
+use crate::progress::Progress;
 
 /// The drive to assign.
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 mod keys;
 mod listing;
-mod options;
+pub(crate) mod options;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use api::{
     Problem, Rest, TenantKey, Wipe,
 };
 use clap::Subcommand;
+use images::ImageFormat;
 use io_model::units::Size;
 
 use self::listing::{disks, one};
 use self::options::in_options;
+use crate::image::{self, ImageArgs};
 use crate::output::print;
+use crate::progress::{PROGRESS_PERIOD, Progress, far, mb_s, show_zeroing};
 use crate::table;
-
-/// How often the progress of a slow operation is checked.
-const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
 /// How often, and after which pause, a deletion looks at how much is written: half a second in all.
 const LOOKS: u32 = 25;
@@ -148,6 +148,22 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Copy a disk that is not in use to a new image file.
+    Export {
+        /// Name of the disk.
+        name: String,
+
+        /// The image's format
+        #[arg(long, value_enum, default_value = "qcow2")]
+        format: ImageFormat,
+
+        /// The file to make
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Hand over a tenant's own key of a disk, which is served from then on.
     Unlock(Unlock),
     /// Have the keys of all disks wrapped by another host key.
@@ -180,6 +196,9 @@ struct Create {
 
     #[command(flatten)]
     labels: Labels,
+
+    #[command(flatten)]
+    image: ImageArgs,
 
     /// Wait until a client can attach the disk
     #[arg(long)]
@@ -287,20 +306,7 @@ enum WipeMethod {
 /// There is no daemon, or it refused.
 pub fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::Create(create) => {
-            let Create { disk, labels, wait, daemon } = *create;
-            let disk = labels.of(disk);
-            if disk.size.is_empty() {
-                bail!("a disk has a size: --size 16GiB");
-            }
-            let daemon_at = Rest::new(&daemon.socket);
-            let mut disk = in_options(daemon_at.create(&disk))?;
-            if wait {
-                disk = wait_for_zeros(&daemon_at, disk)?;
-            }
-            warn(&disk);
-            print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
-        }
+        Command::Create(create) => run_create(*create),
         Command::List(args) => listing::run(&args),
         Command::Show { name, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
@@ -338,9 +344,32 @@ pub fn run(args: Args) -> Result<()> {
             let told = if wait { "has its new key" } else { "is being re-encrypted; see `evenkeel operations`" };
             print(daemon.json, &disk, || format!("{name} {told}\n"))
         }
+        Command::Export { name, format, output, daemon } => {
+            let disk = Rest::new(&daemon.socket).disk(&name)?;
+            image::export(&disk, format, &output)?;
+            print(daemon.json, &disk, || format!("{name} is in {}\n", output.display()))
+        }
         Command::Unlock(unlock) => run_unlock(&unlock),
         Command::Rewrap(rewrap) => run_rewrap(&rewrap),
     }
+}
+
+fn run_create(Create { disk, labels, image, wait, daemon }: Create) -> Result<()> {
+    let disk = labels.of(disk);
+    let daemon_at = Rest::new(&daemon.socket);
+    let disk = match image.open()? {
+        Some(image) => image.create(&daemon_at, disk)?,
+        None if disk.size.is_empty() => bail!("a disk has a size: --size 16GiB"),
+        None => {
+            let mut disk = in_options(daemon_at.create(&disk))?;
+            while wait && disk.state == DiskState::Zeroing {
+                disk = show_zeroing(&daemon_at, disk)?;
+            }
+            disk
+        }
+    };
+    warn(&disk);
+    print(daemon.json, &disk, || disks(std::slice::from_ref(&disk)))
 }
 
 /// On standard error: standard output may be read by a program.
@@ -463,56 +492,6 @@ fn wait_for_operations(daemon: &Rest, name: &str) -> Result<()> {
         progress.show(&far(next));
         std::thread::sleep(PROGRESS_PERIOD);
     }
-}
-
-/// Waits until a new disk is zeroed.
-fn wait_for_zeros(daemon: &Rest, mut disk: Disk) -> Result<Disk> {
-    let mut progress = Progress::new();
-    while disk.state == DiskState::Zeroing {
-        let its = daemon.operations()?.into_iter().find(|it| it.disk == disk.name);
-        its.iter().for_each(|operation| progress.show(&far(operation)));
-        std::thread::sleep(PROGRESS_PERIOD);
-        disk = daemon.disk(&disk.name)?;
-    }
-    progress.end();
-    Ok(disk)
-}
-
-/// A progress line on a terminal, nothing elsewhere.
-pub(crate) struct Progress {
-    is_terminal: bool,
-}
-
-impl Progress {
-    pub(crate) fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    pub(crate) fn show(&mut self, what: &str) {
-        if self.is_terminal {
-            // If standard error is gone, there is nobody to show it to.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
-        }
-    }
-
-    pub(crate) fn end(&mut self) {
-        self.show("");
-    }
-}
-
-/// Bytes per second, such as `73.0 MB/s`.
-fn mb_s(bytes_per_second: u64) -> String {
-    format!("{:.1} MB/s", bytes_per_second as f64 / 1e6)
-}
-
-/// An operation's progress, in words.
-fn far(operation: &Operation) -> String {
-    let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left, .. } = operation;
-    let percent = done_bytes * 100 / (*total_bytes).max(1);
-    let rate = bytes_per_second.map(|rate| format!(", {}", mb_s(rate))).unwrap_or_default();
-    let left = seconds_left.map(|seconds| format!(", {seconds} s left")).unwrap_or_default();
-    let state = state.name();
-    format!("{kind} {disk}: {state}, {percent} % of {}{rate}{left}", Size(*total_bytes))
 }
 
 /// Show background operations, such as overwriting deleted disks.

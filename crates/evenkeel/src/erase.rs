@@ -10,7 +10,7 @@ use nvme_spec::identify::oacs;
 use nvme_spec::log::{SanitizeLog, lid};
 
 use self::capabilities::{Action, Capabilities, Status};
-use crate::disk::Progress;
+use crate::progress::Progress;
 
 /// A Sanitize command only begins; a Format returns when it has ended.
 const SANITIZE_LIMIT: Duration = Duration::from_secs(60);

@@ -6,9 +6,9 @@
 //!
 //! A page is never overwritten: its next version goes into another slot, which is free. A batch is its pages and one
 //! header, with one `fdatasync` for all of them. The headers are written by turns, and slots that a batch makes free
-//! are used by later batches only: a batch of which a part is missing after a power failure leaves the one before. A header
-//! has a sum over all valid pages, which tells that. After the last, empty batch of a clean end it tells a page that is
-//! damaged from a batch that was cut short.
+//! are used by later batches only: a batch of which a part is missing after a power failure leaves the one before. A
+//! header has a sum over all valid pages, which tells that. After the last, empty batch of a clean end it tells a page
+//! that is damaged from a batch that was cut short.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;

@@ -34,6 +34,8 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("evenkeel disk attach logs --to web --read-only", "Show a namespace to another tenant, for reading."),
     ("evenkeel disk detach logs --from web", "Take it from that tenant."),
     ("evenkeel disk delete scratch --wait", "Ask, delete the disk, and wait until its data is overwritten."),
+    ("evenkeel disk create web --from debian-13.qcow2 --size 16GiB", "Create a disk, and fill it with an image."),
+    ("evenkeel disk export web -o web.qcow2", "Copy a disk that is not in use to a new image."),
     ("evenkeel disk reencrypt db --wait", "Give an encrypted disk another key, and keep its data."),
     ("evenkeel disk erase db --yes", "Give an encrypted disk another key: its data can't be read any more."),
     ("evenkeel disk unlock db --key-file db.key", "Hand over a tenant's own key, so that its disk is served."),

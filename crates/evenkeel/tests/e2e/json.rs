@@ -97,6 +97,7 @@ const COMMANDS: &[(&str, &str, Prints)] = &[
     ("disk unlock", "own --key-file HOST/own.key", Prints::Thing),
     ("disk erase", "web --yes", Prints::Refusal),
     ("disk reencrypt", "web", Prints::Refusal),
+    ("disk export", "web -o HOST/web.qcow2", Prints::Thing),
     ("disk rewrap", "--host-key HOST/host.key", Prints::Thing),
     ("disk delete", "web --yes", Prints::Items),
     ("operations", "", Prints::Items),
