@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::Op;
+use crate::{DeviceError, Op, Outcome};
 
 /// In an entry: other disks use the piece, too.
 const SHARED: u32 = 1 << 31;
@@ -41,7 +41,7 @@ pub enum Wish {
     Discard,
 }
 
-/// A command's wish for pieces. Dropped without an answer, it is refused.
+/// A command's wish for pieces. Dropped without an answer, it has failed.
 #[derive(Debug)]
 pub struct Ask {
     /// The first piece, counted from the disk's start.
@@ -59,7 +59,8 @@ pub(crate) struct Awaited(Arc<AtomicU8>);
 
 const PENDING: u8 = 0;
 const DONE: u8 = 1;
-const REFUSED: u8 = 2;
+const NO_ROOM: u8 = 2;
+const FAILED: u8 = 3;
 
 /// What the next part of a command meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,23 +216,30 @@ impl Ask {
     pub fn done(self) {
         self.answer.store(DONE, Ordering::Release);
     }
+
+    /// There is no room: the command fails.
+    pub fn refuse(self) {
+        self.answer.store(NO_ROOM, Ordering::Release);
+    }
 }
 
 impl Drop for Ask {
     fn drop(&mut self) {
         // There is no one else to answer.
         if self.answer.load(Ordering::Relaxed) == PENDING {
-            self.answer.store(REFUSED, Ordering::Release);
+            self.answer.store(FAILED, Ordering::Release);
         }
     }
 }
 
 impl Awaited {
     /// Whether the wish was granted. `None`: there is no answer yet.
-    pub(crate) fn answer(&self) -> Option<bool> {
+    pub(crate) fn answer(&self) -> Option<Outcome> {
         match self.0.load(Ordering::Acquire) {
             PENDING => None,
-            answer => Some(answer == DONE),
+            DONE => Some(Ok(())),
+            NO_ROOM => Some(Err(DeviceError::NoSpace)),
+            _ => Some(Err(DeviceError::Medium)),
         }
     }
 }
@@ -297,12 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_wish_is_refused() {
-        let map = PieceMap::new(PIECE_BYTES, PIECE_BYTES, drop);
-        assert_eq!(map.ask(0, 1, Wish::Write).answer(), Some(false));
-        let map = PieceMap::new(PIECE_BYTES, PIECE_BYTES, Ask::done);
-        assert_eq!(map.ask(0, 1, Wish::Write).answer(), Some(true));
-        let map = PieceMap::new(PIECE_BYTES, PIECE_BYTES, std::mem::forget);
-        assert_eq!(map.ask(0, 1, Wish::Write).answer(), None);
+    fn a_wish_is_answered_even_if_it_is_lost() {
+        let answer = |answer: fn(Ask)| PieceMap::new(PIECE_BYTES, PIECE_BYTES, answer).ask(0, 1, Wish::Write).answer();
+        assert_eq!(answer(Ask::done), Some(Ok(())));
+        assert_eq!(answer(Ask::refuse), Some(Err(DeviceError::NoSpace)));
+        assert_eq!(answer(drop), Some(Err(DeviceError::Medium)));
+        assert_eq!(answer(std::mem::forget), None);
     }
 }

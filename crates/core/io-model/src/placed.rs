@@ -164,13 +164,11 @@ impl<S: Source> Placed<S> {
             let vq = 1 << split.token.vq();
             match answer {
                 None => self.parked |= vq,
-                Some(true) => {
-                    (split.awaited, self.unfinished) = (None, self.unfinished | vq);
-                }
-                Some(false) => {
+                Some(Ok(())) => (split.awaited, self.unfinished) = (None, self.unfinished | vq),
+                Some(failed) => {
                     split.awaited = None;
                     // A discard is no promise.
-                    let outcome = if split.whole.op == Op::Discard { Ok(()) } else { Err(DeviceError::NoSpace) };
+                    let outcome = if split.whole.op == Op::Discard { Ok(()) } else { failed };
                     self.give_up(at, outcome);
                 }
             }

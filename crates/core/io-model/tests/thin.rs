@@ -194,7 +194,7 @@ impl World {
                 (Piece::None | Piece::Shared(_), wish) => {
                     let Some(piece) = self.free.pop() else {
                         self.refused += 1;
-                        return;
+                        return ask.refuse();
                     };
                     let at = piece as usize * PIECE;
                     self.drive[at..at + PIECE].fill(0);

@@ -108,6 +108,14 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "host|tenant|none")]
     pub encryption: Option<String>,
+    /// `true`: the disk takes room from the drive's pool as it is written, instead of a range of its own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub thin: Option<bool>,
+    /// How much of the pool is kept for a thin disk, such as `4GiB`: wiped and ready for its first writes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(long, value_name = "SIZE")]
+    pub reserve: Option<String>,
     /// `true`: create the disk even if its promise can't be kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -268,6 +276,9 @@ pub struct Disk {
     /// Size in bytes once the added range is zeroed, while the disk grows.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub grows_to_bytes: Option<u64>,
+    /// Bytes of the pool that a thin disk has, shared ones included. Absent: the disk is not thin.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pool_bytes: Option<u64>,
     /// Block size in bytes, as last formatted.
     pub lba_bytes: u32,
     /// `vfio-user`, `vhost-user-blk`, `ublk` or `namespace`. A namespace has no socket: it is part of its tenants'

@@ -18,6 +18,9 @@ pub struct Drive {
     pub size_bytes: u64,
     /// Bytes available to new disks.
     pub free_bytes: u64,
+    /// What thin disks share. Absent: the drive has no pool.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pool: Option<PoolRoom>,
     /// Bytes of deleted disks that are not overwritten yet. They become free then.
     pub wiping_bytes: u64,
     /// The scheduling policy.
@@ -36,6 +39,19 @@ pub struct Drive {
     /// The drive's own health report, at most a minute old. Absent if a kernel driver owns the drive: ask the kernel.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub health: Option<DriveHealth>,
+}
+
+/// How much of a pool is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolRoom {
+    /// Bytes in all.
+    pub size_bytes: u64,
+    /// Bytes that thin disks can still get.
+    pub free_bytes: u64,
+    /// Bytes that a disk gets at a time.
+    pub piece_bytes: u64,
+    /// Bytes of all thin disks, if all of them were written.
+    pub promised_bytes: u64,
 }
 
 /// A drive's SMART / Health Information log page (NVM Express Base 5.16.1.3).

@@ -42,6 +42,12 @@ pub enum EventKind {
     PromiseKept,
     /// A tenant's commands fail with errors from the drive.
     DriveFailing,
+    /// Less than a tenth of the pool of a drive's thin disks is free.
+    PoolLow,
+    /// The pool of a drive's thin disks is full: their writes to new places fail.
+    PoolFull,
+    /// The pool of a drive's thin disks has room again.
+    PoolRoom,
     /// A drive's scheduling policy changed.
     PolicyChanged,
     /// A drive was added.
@@ -69,6 +75,9 @@ impl EventKind {
             Self::PromiseBroken => "promise broken",
             Self::PromiseKept => "promise kept",
             Self::DriveFailing => "drive failing",
+            Self::PoolLow => "pool low",
+            Self::PoolFull => "pool full",
+            Self::PoolRoom => "pool has room",
             Self::PolicyChanged => "policy changed",
             Self::DriveAdded => "drive added",
             Self::DriveRemoved => "drive removed",

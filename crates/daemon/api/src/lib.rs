@@ -27,7 +27,7 @@ pub use disks::{
     TenantKey, Wipe, labels_in_words,
 };
 pub use document::{Items, document};
-pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive};
+pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, PoolRoom};
 pub use error::{DiskError, Reason};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use hour::{HOUR_MINUTES, LastHour, TenantHour};

@@ -169,6 +169,7 @@ impl TenantDraft {
             demand: Some(tenant.demand.clone()),
             lba_size: (Some(tenant.lba_bytes), marks.lba_size.clone()),
             encryption: Some(Some(tenant.encryption)),
+            thin: (Some(tenant.is_thin), Some(tenant.reserve)),
             queues: Some(tenant.queues),
             socket: Some(tenant.socket.clone()),
         }

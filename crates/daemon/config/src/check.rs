@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use io_model::units::Size;
+use layout::WantedPool;
 use policy::{Class, TenantPriority};
 use toml::Spanned;
 use toml::de::DeTable;
@@ -200,6 +202,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     }
     let wipe = read_wipe(sink, section, word);
     let encryption = device::ENCRYPTION.get_or_default(sink, section);
+    let pool = read_pool(sink, section, marks);
     Some(Device {
         name: drive_name?,
         backend: backend?,
@@ -211,8 +214,38 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         layout_file,
         wipe: wipe?,
         encryption: encryption?,
+        pool: pool?,
         discard_content: false,
     })
+}
+
+/// `Some(None)`: there is none.
+fn read_pool(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Option<WantedPool>> {
+    let pool = device::POOL.get(sink, section);
+    let piece = device::POOL_PIECE.get_or_default(sink, section);
+    let overcommit = device::POOL_OVERCOMMIT.get_or_default(sink, section);
+    marks.pool = pool.as_ref().map(Spanned::span);
+    if !section.has("pool") {
+        for key in ["pool_piece", "pool_overcommit"] {
+            section.forbid(sink, key, "the drive has no pool", "add pool = \"100GiB\", or remove it");
+        }
+        return Some(None);
+    }
+    let (size, piece_bytes) = (pool?.into_inner(), piece?.0);
+    Some(Some(WantedPool { size, piece_bytes, overcommit_percent: overcommit?.into() }))
+}
+
+/// Whether a disk is thin, and what is kept for it.
+fn read_thin(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<bool>, Option<Size>) {
+    let is_thin = tenant::THIN.get_or_default(sink, section);
+    let reserve = tenant::RESERVE.get_if_any(sink, section);
+    if is_thin == Some(false) {
+        section.forbid(sink, "reserve", "the disk has its own range", "remove it, or add thin = true");
+    }
+    if is_thin == Some(true) {
+        section.forbid(sink, "offset", "a thin disk has no place of its own", "remove it, or thin = true");
+    }
+    (is_thin, reserve.map(|reserve| reserve.unwrap_or(Size(0))))
 }
 
 fn read_wipe(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: Option<BackendWord>) -> Option<WipeBy> {
@@ -362,6 +395,7 @@ pub(crate) fn read_tenant(
     let frontend = read_frontend(sink, &section);
     let lba_size = (tenant::LBA_SIZE.get_or_default(sink, &section), section.mark("lba_size"));
     let encryption = tenant::ENCRYPTION.get_if_any(sink, &section);
+    let thin = read_thin(sink, &section);
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
@@ -383,6 +417,7 @@ pub(crate) fn read_tenant(
         demand,
         lba_size,
         encryption,
+        thin,
         queues,
         socket,
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use io_model::Nanos;
 use io_model::units::Size;
+use layout::WantedPool;
 use policy::Settings;
 use policy::Terms;
 
@@ -70,6 +71,7 @@ pub(crate) struct Marks {
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,
     pub size: Option<Range<usize>>,
+    pub pool: Option<Range<usize>>,
     pub cpus: Option<Range<usize>>,
 }
 
@@ -100,6 +102,8 @@ pub struct Device {
     pub wipe: WipeBy,
     /// Of new disks that do not say so themselves.
     pub encryption: Encryption,
+    /// What thin disks share; `None`: there are none.
+    pub pool: Option<WantedPool>,
     /// Overwrite the data on the drive. The command line names such a drive, never the file.
     pub discard_content: bool,
 }
@@ -186,6 +190,10 @@ pub struct Tenant {
     pub lba_bytes: u32,
     /// Of a new disk.
     pub encryption: Encryption,
+    /// It takes room from the pool as it is written.
+    pub is_thin: bool,
+    /// How much of the pool is kept for it.
+    pub reserve: Size,
     /// How the doorbells of an NVMe controller reach us; of no meaning for others.
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
@@ -339,6 +347,8 @@ impl Tenant {
             demand: None,
             lba_bytes: 512,
             encryption: Encryption::None,
+            is_thin: false,
+            reserve: Size(0),
             doorbells: Doorbells::Trapped,
             queues: 1,
             socket: SocketSection { user: None, group: None, mode: 0o600 },

@@ -61,6 +61,8 @@ pub(crate) struct TenantDraft {
     pub lba_size: (Option<u32>, Option<Range<usize>>),
     /// `Some(None)`: the drive's.
     pub encryption: Option<Option<Encryption>>,
+    /// And what is kept for it.
+    pub thin: (Option<bool>, Option<Size>),
     pub queues: Option<u16>,
     pub socket: Option<SocketSection>,
 }
@@ -124,6 +126,8 @@ impl TenantDraft {
             demand: self.demand?,
             lba_bytes,
             encryption,
+            is_thin: self.thin.0?,
+            reserve: self.thin.1?,
             doorbells: doorbells?,
             queues: self.queues?,
             socket: self.socket?,

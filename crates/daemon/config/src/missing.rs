@@ -217,8 +217,9 @@ mod tests {
             ..Default::default()
         };
         let mut file = LayoutFile::open(Some(LayoutFile::in_directory(dir.path(), &device))).expect("no layout yet");
-        let wanted = Wanted { name: "db", size: "4MiB".parse().expect("a size"), offset: None, lba_bytes: 512 };
-        let (layout, _) = Layout::plan(&[wanted], &device, None).expect("room");
+        let wanted =
+            Wanted { name: "db", size: "4MiB".parse().expect("a size"), offset: None, lba_bytes: 512, is_thin: false };
+        let (layout, _) = Layout::plan(&[wanted], None, &device, None).expect("room");
         file.save(layout).expect("saved");
         let missing = missing();
         assert_eq!((missing.disks(), missing.unread()), (["db"].into(), None));

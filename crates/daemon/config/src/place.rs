@@ -24,12 +24,14 @@ impl Config {
             size: tenant.size,
             offset: tenant.offset,
             lba_bytes: tenant.lba_bytes,
+            is_thin: tenant.is_thin,
         });
         let namespaces = self.namespaces.iter().map(|namespace| Wanted {
             name: &namespace.name,
             size: namespace.size,
             offset: None,
             lba_bytes: namespace.lba_bytes,
+            is_thin: false,
         });
         self.plan_for(&tenants.chain(namespaces).collect::<Vec<_>>(), device, recorded)
     }
@@ -46,7 +48,7 @@ impl Config {
         device: &DeviceIdentity,
         recorded: Option<&Layout>,
     ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
-        Layout::plan(wanted, device, recorded).map_err(|contradictions| {
+        Layout::plan(wanted, self.device.pool, device, recorded).map_err(|contradictions| {
             let mut sink = Sink::new(&self.text);
             let marks = |index: usize| self.tenants.get(index).map(|tenant| &tenant.marks);
             let size_mark = |index: usize| match index.checked_sub(self.tenants.len()) {
@@ -60,6 +62,7 @@ impl Config {
                     About::DeviceSize => self.marks.size.as_ref().or(drive),
                     About::Size(index) => size_mark(index),
                     About::Offset(index) => marks(index).map(|marks| marks.offset.as_ref().unwrap_or(&marks.name)),
+                    About::Pool => self.marks.pool.as_ref().or(drive),
                     About::Plan => None,
                 };
                 sink.maybe_at(mark, found.what, found.remedy);

@@ -230,6 +230,18 @@ pub(crate) fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
     }
 }
 
+/// Bytes of a pool's pieces.
+const PIECES: std::ops::RangeInclusive<u64> = (64 << 10)..=(4 << 20);
+
+pub(crate) fn piece(value: &DeValue<'_>) -> Result<Size, Wrong> {
+    let remedy = || "expected 64KiB, 128KiB and so on up to 4MiB".to_owned();
+    match size(value) {
+        Ok(Size(bytes)) if bytes.is_power_of_two() && PIECES.contains(&bytes) => Ok(Size(bytes)),
+        Ok(other) => Err(Wrong { what: format!("is {other}"), remedy: remedy() }),
+        Err(wrong) => Err(Wrong { remedy: remedy(), ..wrong }),
+    }
+}
+
 /// A tenant's labels, at most.
 const LABELS_MAX: usize = 16;
 /// Characters of a label's value, at most: those of a name of the DNS.

@@ -262,7 +262,7 @@ impl Owner {
         let mut best: Option<(Preference, DriveId, Proposal)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            let fits = drive.state.refuse_too_large(&disk.name, &disk.size);
+            let fits = drive.state.refuse_too_large(&disk.name, &disk.size, disk.thin == Some(true));
             let with_it = fits.and_then(|()| drive.judge(drive.state.propose(&disk.name, section.to_owned())?));
             let judged = with_it.and_then(|proposal| {
                 let others = wanted.iter().map(|(_, drive)| drive.config());
@@ -478,6 +478,7 @@ impl ServedDrive {
             serial: placement.filter(|_| tenant.frontend.socket_name().is_some()).map(|it| it.serial.clone()),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
+            pool_bytes: placement.and_then(|it| self.pool.as_ref()?.bytes_of(it.thin.as_ref()?.map)),
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
             queues: Some(tenant.queues),
@@ -541,6 +542,7 @@ impl ServedDrive {
             size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
             free_bytes: layout.map_or(0, layout::Layout::free_bytes),
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
+            pool: self.pool_room(),
             policy: self.policy.name().to_owned(),
             id: layout.and_then(|layout| layout.device().id.clone()),
             failed: self.pollers.is_drive_gone().then(|| GIVEN_UP.to_owned()),
@@ -574,6 +576,7 @@ fn without_room(config: &Config) -> Drive {
         path: config.device.backend.place().map(|place| place.display().to_string()),
         size_bytes: 0,
         free_bytes: 0,
+        pool: None,
         wiping_bytes: 0,
         policy: config.policy.name().to_owned(),
         declared: !config.is_added(),

@@ -41,6 +41,14 @@ impl ServedDrive {
         if self.is_being_deleted(id) {
             return Err(being_deleted(name));
         }
+        if placement.thin.is_some() {
+            let title = format!("disk {name:?} is thin, and can't be re-encrypted");
+            return Err(DiskError::new(
+                Reason::Invalid,
+                title,
+                "create another disk, copy the data, and delete this one",
+            ));
+        }
         if placement.formatting_to_lba_bytes.is_some() {
             let title = format!("disk {name:?} is being formatted by its guest");
             return Err(DiskError::new(Reason::Formatting, title, "ask again once that is over"));

@@ -40,9 +40,16 @@ impl ServedDrive {
     }
 
     /// A tenant's guest sees the size that its disk has now.
-    pub(crate) fn show_size(&self, id: TenantId) {
-        let Some(live) = self.tenants.get(&id) else { return };
-        let name = &live.tenant.name;
+    pub(crate) fn show_size(&mut self, id: TenantId) {
+        let Some((name, reserve)) = self.tenants.get(&id).map(|live| (live.tenant.name.clone(), live.tenant.reserve))
+        else {
+            return;
+        };
+        if let Err(error) = self.open_map(&name, reserve) {
+            let line = format!("{name}: its guest sees the new size at the next start: {error:#}");
+            return (self.around.sink)(Level::Warn.of_tenant(&name), &line);
+        }
+        let (Some(live), name) = (self.tenants.get(&id), &name) else { return };
         let Some(placement) = self.state.placement(name) else { return };
         let (size_bytes, extents) = (placement.size_bytes(), self.extents(placement));
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it has {} now", Size(size_bytes)));

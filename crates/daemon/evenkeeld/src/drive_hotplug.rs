@@ -161,6 +161,7 @@ impl Owner {
             let servers = former.begin_to_stop();
             // The drive was given up, so nothing is in flight; its queues must be closed before others are opened.
             former.pollers.join();
+            former.close_pool();
             part_with(servers);
         }
         Ok(self.serve_drive(id, opened, "served again"))
@@ -248,6 +249,7 @@ impl Owner {
             drive.begin_to_stop();
             // Once this is answered others may write to the drive. Only the wiper can have something in flight.
             drive.pollers.join();
+            drive.close_pool();
         }
         self.tell(EventKind::DriveRemoved, name, "removed");
         Ok(())
@@ -369,6 +371,11 @@ impl ServedDrive {
             );
         };
         self.read_changes();
+        if let Err(error) = self.open_pool() {
+            let drive = &self.config().device.name;
+            let line = format!("drive {drive}: its thin disks are not served: {error:#}");
+            (self.around.sink)(Level::Warn.of_drive(drive), &line);
+        }
         let config = self.state.shared_config();
         for tenant in &config.tenants {
             let name = &tenant.name;

@@ -43,5 +43,6 @@ mod service_manager;
 pub mod startup;
 mod status;
 mod tenant_removal;
+mod thin_disks;
 mod trace_recording;
 mod wipe_state;

@@ -259,6 +259,7 @@ impl Owner {
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         part_with(servers);
+        self.drives.values_mut().for_each(ServedDrive::close_pool);
         // What was in flight is counted by now.
         self.observer.record_last(tenants);
         lost

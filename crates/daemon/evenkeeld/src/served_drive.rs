@@ -28,6 +28,7 @@ use crate::log;
 use crate::namespaces::Then;
 use crate::reencryption_state::Reencryptions;
 use crate::startup::{self, OpenedDrive};
+use crate::thin_disks::ThinPool;
 use crate::wipe_state::Wiper;
 use observe::events::EventLog;
 use observe::foresight::Foresight;
@@ -108,6 +109,8 @@ pub struct ServedDrive {
     pub(crate) erasing: BTreeMap<TenantId, Vec<Then>>,
     pub(crate) wiper: Wiper,
     pub(crate) reencryptions: Reencryptions,
+    /// What thin disks share, if the drive has a pool.
+    pub(crate) pool: Option<ThinPool>,
     /// Of encrypted disks, by name: what keeps commands away from a part of each.
     pub(crate) held: BTreeMap<String, Arc<HeldRange>>,
     pub(crate) foresight: Arc<Foresight>,
@@ -147,6 +150,7 @@ impl ServedDrive {
             erasing: BTreeMap::new(),
             wiper: Wiper::default(),
             reencryptions: Reencryptions::default(),
+            pool: None,
             held: BTreeMap::new(),
             forecasts: forecasts.clone(),
             groups,
@@ -187,6 +191,7 @@ impl ServedDrive {
         let config = self.state.shared_config();
         self.read_changes();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
+        self.open_pool()?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
             self.begin_to_add(id, tenant.clone(), &config, parts).map(|()| id)
@@ -211,6 +216,9 @@ impl ServedDrive {
             Happening::WiperLeft(id) => self.wiper_left(id),
             Happening::Reencrypted(id, result) => self.reencrypted(id, result),
             Happening::ReencrypterLeft(id) => self.reencrypter_left(id),
+            Happening::Quiet(map, witness) => self.drop_when_quiet(map, &witness),
+            Happening::Room(room) => self.tell_room(room),
+            Happening::PoolFailed(why) => self.pool_fails(&why),
             Happening::DriveFailing(what) => self.drive_fails(&what),
         }
     }
@@ -278,6 +286,7 @@ impl ServedDrive {
             Effect::TellZeroed(id) => self.tell_zeroed(id),
             Effect::TellNotZeroed(id, why) => self.tell_not_zeroed(id, &why),
             Effect::Wipe => self.wipe_next(),
+            Effect::RemoveMaps(maps) => self.remove_maps(maps)?,
         }
         Ok(())
     }
@@ -292,7 +301,9 @@ impl ServedDrive {
 
     /// Where a disk lies, and what keeps its guests away from a part of it while that is re-encrypted.
     pub(crate) fn extents(&self, placement: &Placement) -> Extents {
-        placement.to_look_up().with_held(self.held.get(&placement.name).cloned())
+        let map = placement.thin.as_ref().and_then(|thin| self.pool.as_ref()?.table(thin.map));
+        let lies = map.map_or_else(|| placement.to_look_up(), Extents::thin);
+        lies.with_held(self.held.get(&placement.name).cloned())
     }
 
     /// A disk without a place yet gets the key that it is to have.
@@ -360,6 +371,7 @@ impl ServedDrive {
 
     /// Makes a tenant's front end, and sends its queues to their pollers.
     fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
+        self.open_map(&tenant.name, tenant.reserve)?;
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;

@@ -36,6 +36,8 @@ const HEAD: &str = "\
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # key.changing: the disk is re-encrypted; the file beside this one that ends with its name says how far that is.
 # [tenant.sanitize]: a guest's latest Sanitize; while it is running, what has a formatting_to_lba_bytes is erased.
+# [pool]: room of thin disks, in pieces. A thin disk has no range but a map, which is in the file beside this one that
+# ends with .pieces; so has each of its snapshots.
 # The record of a [[namespace]] is a [[tenant]] here, too.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
@@ -187,6 +189,13 @@ impl LayoutFile {
     pub fn key_journal(&self, serial: &str) -> Option<PathBuf> {
         let mut path = self.path.clone()?.into_os_string();
         path.push(format!(".reencrypt-{}", file_name_of(serial)));
+        Some(path.into())
+    }
+
+    /// Where the maps of thin disks are kept; `None` where nothing is.
+    pub fn pieces(&self) -> Option<PathBuf> {
+        let mut path = self.path.clone()?.into_os_string();
+        path.push(".pieces");
         Some(path.into())
     }
 
@@ -384,9 +393,10 @@ mod tests {
     use crate::Wanted;
 
     fn planned() -> Layout {
-        let tenants = ["a", "b"].map(|name| Wanted { name, size: Size(1 << 20), offset: None, lba_bytes: 512 });
+        let tenants =
+            ["a", "b"].map(|name| Wanted { name, size: Size(1 << 20), offset: None, lba_bytes: 512, is_thin: false });
         let device = DeviceIdentity { path: "/d".into(), size_bytes: 8 << 20, ..Default::default() };
-        Layout::plan(&tenants, &device, None).expect("room for both").0
+        Layout::plan(&tenants, None, &device, None).expect("room for both").0
     }
 
     #[test]

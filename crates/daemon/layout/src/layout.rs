@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
 use crate::placement::{Placement, SERIAL_CHARS, Sanitize, WipeMethod, Wiping};
+use crate::pool::Pool;
 use crate::space::{self, Extent};
 
 /// The layout files that this build reads and writes.
@@ -52,6 +53,9 @@ pub struct Layout {
     /// Free ranges of deleted encrypted disks, sorted and merged: nobody has the key to what they hold.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) noise: Vec<Extent>,
+    /// What thin disks share.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) pool: Option<Pool>,
 }
 
 impl DeviceIdentity {
@@ -94,7 +98,8 @@ impl Layout {
     /// Nobody is on the drive, and nobody knows what it holds.
     pub(crate) fn empty(device: &DeviceIdentity) -> Self {
         let device = device.clone();
-        Self { version: VERSION, device, tenants: Vec::new(), wiping: Vec::new(), clean: Vec::new(), noise: Vec::new() }
+        let (tenants, wiping, clean, noise) = Default::default();
+        Self { version: VERSION, device, tenants, wiping, clean, noise, pool: None }
     }
 
     /// The drive.
@@ -176,6 +181,10 @@ impl Layout {
     /// # Errors
     /// So much more is available.
     pub fn grow(&mut self, name: &str, bytes: u64) -> Result<(), u64> {
+        if let Some(thin) = self.thin_mut(name) {
+            thin.size_bytes += bytes;
+            return Ok(());
+        }
         let free = self.free();
         let Some(placement) = self.find(name) else { return Err(0) };
         let end = placement.extents.last().map_or(0, Extent::end_bytes);
@@ -208,7 +217,7 @@ impl Layout {
     }
 
     /// These ranges are free no more. `true`: they were clean.
-    fn take(&mut self, extents: &[Extent]) -> bool {
+    pub(crate) fn take(&mut self, extents: &[Extent]) -> bool {
         let were_clean = extents.iter().all(|extent| space::covers(&self.clean, extent));
         self.clean = space::subtract(&self.clean, extents);
         self.noise = space::subtract(&self.noise, extents);
@@ -296,7 +305,8 @@ impl Layout {
         let of = |placement: &Placement| format!("tenant {:?}", placement.name);
         let tenants = self.tenants.iter().flat_map(|it| it.extents.iter().map(move |extent| (*extent, of(it))));
         let wiping = self.wiping.iter().map(|it| (it.extent(), format!("what deleted tenant {:?} left", it.former)));
-        let mut taken: Vec<_> = tenants.chain(wiping).collect();
+        let pool = self.pool.iter().flat_map(|pool| pool.extents.iter().map(|it| (*it, "the pool".to_owned())));
+        let mut taken: Vec<_> = tenants.chain(wiping).chain(pool).collect();
         taken.sort_by_key(|(extent, _)| extent.offset_bytes);
         taken
     }
@@ -311,6 +321,7 @@ impl Layout {
         let mut taken: Vec<Extent> =
             self.tenants.iter().flat_map(|placement| placement.extents.iter().copied()).collect();
         taken.extend(self.wiping.iter().map(Wiping::extent));
+        taken.extend(self.pool.iter().flat_map(|pool| pool.extents.iter().copied()));
         taken.sort_by_key(|extent| extent.offset_bytes);
         space::gaps(&taken, self.device.size_bytes)
     }
@@ -339,9 +350,21 @@ impl Layout {
             return Err(format!("{one} and {other} overlap"));
         }
         self.tenants.iter().try_for_each(validate_tenant)?;
+        self.pool.iter().try_for_each(Pool::validate)?;
+        self.validate_maps()?;
         let done = |range: &&Wiping| range.passes >= range.method.passes() || range.wiped_bytes > range.size_bytes;
         match self.wiping.iter().find(done) {
             Some(range) => Err(format!("what deleted tenant {:?} left has more wiped than there is", range.former)),
+            None => Ok(()),
+        }
+    }
+
+    /// A map of two disks would have one write where the other one reads.
+    fn validate_maps(&self) -> Result<(), String> {
+        let next = self.pool.as_ref().map_or(0, |pool| pool.next_map);
+        let mut maps = HashSet::new();
+        match self.maps().find(|(map, _)| *map >= next || !maps.insert(*map)) {
+            Some((map, _)) => Err(format!("map {map} of the pool is in it twice, or of no pool")),
             None => Ok(()),
         }
     }
@@ -377,6 +400,8 @@ impl Layout {
         let lost = self.tenants.iter().find(is_lost);
         let unwiped = |old: &&Wiping| !released.contains(&old.extent()) && !is_free(&old.extent());
         let lost = lost.map(|old| format!("tenant {:?}", old.name));
+        let is_pool_lost = self.pool.as_ref().is_some_and(|pool| !pool.is_kept_in(next.pool.as_ref()));
+        let lost = lost.or_else(|| is_pool_lost.then(|| "the pool".to_owned()));
         lost.or_else(|| self.wiping.iter().find(unwiped).map(|old| format!("deleted tenant {:?}", old.former)))
     }
 }
@@ -389,6 +414,9 @@ fn validate_tenant(placement: &Placement) -> Result<(), String> {
         ));
     }
     let size_bytes = placement.size_bytes();
+    if placement.thin.is_some() != placement.extents.is_empty() {
+        return Err(format!("tenant {name:?} has both a range and a map, or neither"));
+    }
     if !matches!(lba_bytes, 512 | 4096) {
         return Err(format!("tenant {name:?} of {} has lba_bytes = {lba_bytes}", Size(size_bytes)));
     }

@@ -17,14 +17,16 @@ mod file;
 mod layout;
 mod placement;
 mod plan;
+mod pool;
 mod settings;
 mod space;
 
 pub use crash::CRASH_POINTS;
 pub use file::{LayoutError, LayoutFile, is_full, replace_file};
 pub use layout::{DeviceIdentity, Layout, is_mark};
-pub use placement::{Placement, Sanitize, SanitizeState, WipeMethod, Wiping, serial_of};
-pub use plan::{About, Change, Contradiction, Wanted};
+pub use placement::{Placement, Sanitize, SanitizeState, Snapshot, Thin, WipeMethod, Wiping, serial_of};
+pub use plan::{About, Change, Contradiction, Wanted, WantedPool};
+pub use pool::Pool;
 pub use space::Extent;
 
 /// Sizes and places on the drive are multiples of this: the larger of the two LBA sizes.

@@ -32,6 +32,33 @@ pub struct Placement {
     pub key: Option<StoredKey>,
     /// The latest Sanitize of the tenant's controller.
     pub sanitize: Option<Sanitize>,
+    /// It is thin: it has no extents, but pieces of the pool.
+    pub thin: Option<Thin>,
+}
+
+/// What is recorded of a thin disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thin {
+    /// The disk's size.
+    pub size_bytes: u64,
+    /// The number of its map in the pool's file.
+    pub map: u32,
+    /// What it held at earlier times, oldest first.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// What a thin disk held at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// Unique among those of its disk.
+    pub name: String,
+    /// The number of its map in the pool's file.
+    pub map: u32,
+    /// The disk's size then.
+    pub size_bytes: u64,
+    /// When, in seconds since 1970.
+    pub made_s: u64,
 }
 
 /// A guest's Sanitize of all that its controller has. What it has yet to erase has a `formatting_to_lba_bytes`.
@@ -86,7 +113,7 @@ impl Placement {
 
     /// The disk's size, or what it will be once it has grown.
     pub fn size_bytes(&self) -> u64 {
-        space::sum(&self.extents)
+        self.thin.as_ref().map_or_else(|| space::sum(&self.extents), |thin| thin.size_bytes)
     }
 
     /// The disk's size now.
@@ -106,6 +133,10 @@ impl Placement {
 
     /// Whether `next` has the same bytes where they were, with more behind them or not.
     pub(crate) fn is_kept_in(&self, next: &Self) -> bool {
+        let map = |placement: &Self| placement.thin.as_ref().map(|thin| thin.map);
+        if self.thin.is_some() {
+            return map(self) == map(next) && self.size_bytes() <= next.size_bytes();
+        }
         let Some((last, others)) = self.extents.split_last() else { return true };
         let its_last = next.extents.get(others.len());
         next.extents.starts_with(others)
@@ -166,8 +197,12 @@ impl Wiping {
 #[serde(deny_unknown_fields)]
 struct Block {
     name: String,
-    offset_bytes: u64,
+    /// `None`: the disk is thin.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    offset_bytes: Option<u64>,
     size_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    map: Option<u32>,
     lba_bytes: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     serial: Option<String>,
@@ -185,21 +220,28 @@ struct Block {
     key: Option<StoredKey>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     sanitize: Option<Sanitize>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    snapshot: Vec<Snapshot>,
 }
 
 impl From<Placement> for Block {
     fn from(placement: Placement) -> Self {
         let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
-        let Placement { serial, zeroed_bytes, grows_from_bytes, key, sanitize, .. } = placement;
+        let Placement { serial, zeroed_bytes, grows_from_bytes, key, sanitize, thin, .. } = placement;
         let serial = Some(serial).filter(|serial| key.is_some() || *serial != former_serial_of(&name));
         let mut extents = extents.into_iter();
-        let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
-        let Extent { offset_bytes, size_bytes } = first;
+        let first = extents.next();
+        let offset_bytes = first.map(|extent| extent.offset_bytes);
+        let (map, size_bytes, snapshot) = match thin {
+            Some(Thin { size_bytes, map, snapshots }) => (Some(map), size_bytes, snapshots),
+            None => (None, first.map_or(0, |extent| extent.size_bytes), Vec::new()),
+        };
         let more = extents.collect();
         Self {
             name,
             offset_bytes,
             size_bytes,
+            map,
             lba_bytes,
             serial,
             formatting_to_lba_bytes,
@@ -209,6 +251,7 @@ impl From<Placement> for Block {
             more,
             key,
             sanitize,
+            snapshot,
         }
     }
 }
@@ -216,9 +259,11 @@ impl From<Placement> for Block {
 impl From<Block> for Placement {
     fn from(block: Block) -> Self {
         let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
-        let Block { serial, zeroed_bytes, grows_from_bytes, key, sanitize, .. } = block;
+        let Block { serial, zeroed_bytes, grows_from_bytes, key, sanitize, map, .. } = block;
         let serial = serial.unwrap_or_else(|| former_serial_of(&name));
-        let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
+        let first = offset_bytes.map(|offset_bytes| Extent { offset_bytes, size_bytes });
+        let extents = first.into_iter().chain(block.more).collect();
+        let thin = map.map(|map| Thin { size_bytes, map, snapshots: block.snapshot });
         let settings = settings.map(|stored| settings::of_today(&stored).into_owned());
         Self {
             name,
@@ -231,6 +276,7 @@ impl From<Block> for Placement {
             grows_from_bytes,
             key,
             sanitize,
+            thin,
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::RANGE_STEP_BYTES;
 use crate::layout::{DeviceIdentity, Layout};
-use crate::placement::{Placement, serial_of};
+use crate::placement::{Placement, Thin, serial_of};
 use crate::space::{self, Extent};
 
 /// What a tenant asks for.
@@ -25,6 +25,19 @@ pub struct Wanted<'a> {
     pub offset: Option<Size>,
     /// LBA size of a new tenant's disk: 512 or 4096.
     pub lba_bytes: u32,
+    /// A new tenant's disk gets pieces of the pool as it is written.
+    pub is_thin: bool,
+}
+
+/// The pool that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedPool {
+    /// At least the size that is recorded.
+    pub size: Size,
+    /// Bytes of a piece of a new pool: a power of two.
+    pub piece_bytes: u64,
+    /// How much larger than the pool all thin disks together may be, in percent.
+    pub overcommit_percent: u64,
 }
 
 /// What a contradiction is about.
@@ -38,6 +51,8 @@ pub enum About {
     Size(usize),
     /// Its place.
     Offset(usize),
+    /// The size of the pool.
+    Pool,
     /// The plan as a whole.
     Plan,
 }
@@ -75,6 +90,13 @@ pub enum Change {
         /// Now.
         to_bytes: u64,
     },
+    /// The pool of thin disks is new, or larger than before.
+    PoolGrew {
+        /// Before; 0: there was none.
+        from_bytes: u64,
+        /// Now.
+        to_bytes: u64,
+    },
     /// The drive has more room than before.
     DeviceGrew {
         /// Before.
@@ -102,7 +124,10 @@ pub enum Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let range = |p: &Placement| format!("{} at {}", Size(p.size_bytes()), Size(p.offset_bytes()));
+        let range = |p: &Placement| match p.thin {
+            Some(_) => format!("{} of the pool", Size(p.size_bytes())),
+            None => format!("{} at {}", Size(p.size_bytes()), Size(p.offset_bytes())),
+        };
         match self {
             Self::Placed(new) => write!(f, "new tenant {:?} gets {}", new.name, range(new)),
             Self::Reserved(old) => write!(
@@ -118,6 +143,10 @@ impl fmt::Display for Change {
             }
             Self::Grown { name, from_bytes, to_bytes } => {
                 write!(f, "tenant {name:?} grows from {} to {}", Size(*from_bytes), Size(*to_bytes))
+            }
+            Self::PoolGrew { from_bytes: 0, to_bytes } => write!(f, "the pool gets {}", Size(*to_bytes)),
+            Self::PoolGrew { from_bytes, to_bytes } => {
+                write!(f, "the pool grows from {} to {}", Size(*from_bytes), Size(*to_bytes))
             }
             Self::DeviceGrew { from_bytes, to_bytes } => {
                 write!(f, "the device grew from {} to {}", Size(*from_bytes), Size(*to_bytes))
@@ -135,13 +164,14 @@ impl fmt::Display for Change {
 impl Layout {
     /// Gives every tenant its range on `device`.
     ///
-    /// Tenants in `recorded` keep theirs. New ones get the `offset` that they ask for, or else the first free place.
+    /// The pool comes first. Tenants in `recorded` keep theirs. New ones get the `offset` that they ask for, or else the first free place.
     /// Recorded tenants that nobody asks for keep their range reserved.
     ///
     /// # Errors
     /// All contradictions between what is asked for and the record, and new tenants for which there is no room.
     pub fn plan(
         tenants: &[Wanted<'_>],
+        pool: Option<WantedPool>,
         device: &DeviceIdentity,
         recorded: Option<&Layout>,
     ) -> Result<(Layout, Vec<Change>), Vec<Contradiction>> {
@@ -152,6 +182,7 @@ impl Layout {
             same_device(&mut found, device, &recorded.device, &mut changes);
             layout = Layout { device: device.clone(), ..recorded.clone() };
         }
+        plan_pool(&mut found, pool, &mut layout, &mut changes);
         let placed = recorded.into_iter().flat_map(|layout| &layout.tenants);
         let placed: HashMap<&str, &Placement> = placed.map(|placement| (placement.name.as_str(), placement)).collect();
         let mut new: Vec<Numbered<'_>> = Vec::new();
@@ -167,11 +198,17 @@ impl Layout {
         // Chosen places first, or a new tenant without one could take them.
         let (fixed, free): (Vec<_>, Vec<_>) = new.into_iter().partition(|(_, tenant)| tenant.offset.is_some());
         for tenant in fixed.into_iter().chain(free) {
-            if let Some(extents) = place(&mut found, tenant, &layout, &names) {
-                layout.add(placement(tenant.1, extents));
+            let new = if tenant.1.is_thin {
+                thin_placement(&mut found, tenant, &mut layout)
+            } else {
+                place(&mut found, tenant, &layout, &names).map(|extents| placement(tenant.1, extents))
+            };
+            if let Some(new) = new {
+                layout.add(new);
                 changes.extend(layout.find(tenant.1.name).cloned().map(Change::Placed));
             }
         }
+        refuse_overcommit(&mut found, tenants, pool, &layout);
         if found.0.is_empty()
             && let Err(what) = layout.validate()
         {
@@ -238,6 +275,69 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
     }
 }
 
+/// The pool gets the room that is asked for.
+fn plan_pool(found: &mut Contradictions, wanted: Option<WantedPool>, layout: &mut Layout, changes: &mut Vec<Change>) {
+    let recorded = layout.pool().map(|pool| (pool.size_bytes(), pool.piece_bytes));
+    let (from_bytes, piece_bytes) = recorded.unwrap_or((0, wanted.map_or(0, |wanted| wanted.piece_bytes)));
+    let Some(WantedPool { size, .. }) = wanted else {
+        if from_bytes > 0 {
+            let what = format!("the pool has {} on the drive, and the configuration names none", Size(from_bytes));
+            found.add(About::Pool, what, format!("write pool = \"{}\": a pool can grow and not go", Size(from_bytes)));
+        }
+        return;
+    };
+    let to_bytes = size.0.next_multiple_of(piece_bytes);
+    if to_bytes < from_bytes {
+        let what = format!("the pool has {} on the drive, not {size}", Size(from_bytes));
+        found.add(About::Pool, what, format!("write pool = \"{}\": a pool can grow and not shrink", Size(from_bytes)));
+    } else if to_bytes > from_bytes {
+        match layout.grow_pool(piece_bytes, to_bytes - from_bytes) {
+            Ok(()) => changes.push(Change::PoolGrew { from_bytes, to_bytes }),
+            Err(most) => {
+                let what = format!("no room for a pool of {size}: {} more is available", Size(most));
+                found.add(About::Pool, what, "make the pool smaller, or the device larger");
+            }
+        }
+    }
+}
+
+/// A place for a new thin disk, which takes no room yet.
+fn thin_placement(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &mut Layout) -> Option<Placement> {
+    if tenant.offset.is_some() {
+        let what = format!("tenant {:?} is thin, and has no place of its own", tenant.name);
+        found.add(About::Offset(index), what, "remove the offset, or thin = true");
+        return None;
+    }
+    let Some(map) = layout.new_map() else {
+        let what = format!("tenant {:?} is thin, and the drive has no pool", tenant.name);
+        found.add(About::Size(index), what, "write pool = \"100GiB\" under the drive, or remove thin = true");
+        return None;
+    };
+    let thin = Thin { size_bytes: tenant.size.0, map, snapshots: Vec::new() };
+    Some(Placement { thin: Some(thin), ..placement(tenant, Vec::new()) })
+}
+
+/// Thin disks may be larger than the pool, but only as much as the operator allows.
+fn refuse_overcommit(found: &mut Contradictions, tenants: &[Wanted<'_>], pool: Option<WantedPool>, layout: &Layout) {
+    let (Some(wanted), Some(pool)) = (pool, layout.pool()) else { return };
+    let most = u128::from(pool.size_bytes()) * u128::from(wanted.overcommit_percent) / 100;
+    let all = layout.thin_bytes();
+    let last = tenants
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(_, tenant)| layout.find(tenant.name).is_some_and(|placement| placement.thin.is_some()));
+    if let Some((index, _)) = last.filter(|_| u128::from(all) > most) {
+        let what = format!(
+            "all thin disks together have {}, and a pool of {} allows {}",
+            Size(all),
+            Size(pool.size_bytes()),
+            Size(most as u64)
+        );
+        found.add(About::Size(index), what, "make the pool larger, or allow more by overcommit");
+    }
+}
+
 /// A tenant that was placed before: its range stays, and the configuration may not say otherwise. It may grow.
 fn keep(
     found: &mut Contradictions,
@@ -294,10 +394,11 @@ fn placement(tenant: &Wanted<'_>, extents: Vec<Extent>) -> Placement {
         grows_from_bytes: None,
         key: None,
         sanitize: None,
+        thin: None,
     }
 }
 
-/// A place for a new tenant.
+/// A place for a new tenant whose disk is not thin.
 fn place(
     found: &mut Contradictions,
     tenant: Numbered<'_>,

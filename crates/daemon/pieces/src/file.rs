@@ -108,6 +108,13 @@ pub struct Batch {
     pub removed: Vec<MapId>,
 }
 
+impl Batch {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
 /// The maps of a file, each with its pages.
 pub type Maps = BTreeMap<MapId, BTreeMap<u32, Box<[u32; ENTRIES]>>>;
 
@@ -210,6 +217,11 @@ impl<S: Storage> PieceFile<S> {
             return Ok((Self { storage, id, batch, slots, live, sum, maps, free, has_failed: false }, content));
         }
         Err(FileError::Damaged("some of its pages are missing, or older than others"))
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> PoolId {
+        self.id
     }
 
     /// Gives it another identity from the next batch on.

@@ -29,6 +29,8 @@ pub struct Pool {
     clean: Bits,
     dirty: Bits,
     maps: BTreeMap<MapId, Map>,
+    /// Maps with a reservation.
+    reserving: BTreeSet<MapId>,
     /// Where to look for the next clean piece: what is written in turn should lie in turn.
     next: u32,
     changed: BTreeSet<PageKey>,
@@ -62,13 +64,10 @@ pub enum Grant {
     },
 }
 
-/// There is no clean piece.
+/// There is no clean piece, or too many maps share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the pool is full")]
-pub struct NoRoom {
-    /// Dirty pieces will be clean in a while.
-    pub is_being_wiped: bool,
-}
+pub struct NoRoom;
 
 /// Maps that contradict each other, or the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -121,6 +120,15 @@ impl Pool {
         self.dirty.grow(size);
     }
 
+    /// A piece of the drive is known to be zero. Nothing changes if a map has it.
+    pub fn is_zero(&mut self, on_drive: u32) {
+        if let Some(Place(place)) = self.place_of(on_drive)
+            && self.dirty.set(place, false)
+        {
+            self.set_clean(place, true);
+        }
+    }
+
     /// Pieces in all.
     pub fn size(&self) -> u32 {
         self.users.len() as u32
@@ -140,6 +148,28 @@ impl Pool {
             place -= range.len() as u32;
         }
         None
+    }
+
+    /// The place in the pool of a piece of the drive.
+    pub fn place_of(&self, on_drive: u32) -> Option<Place> {
+        let mut first = 0;
+        for range in &self.ranges {
+            if range.contains(&on_drive) {
+                return Some(Place(first + on_drive - range.start));
+            }
+            first += range.len() as u32;
+        }
+        None
+    }
+
+    /// Whether there is such a map.
+    pub fn has(&self, id: MapId) -> bool {
+        self.maps.contains_key(&id)
+    }
+
+    /// All maps, each with the number of its pieces.
+    pub fn maps(&self) -> impl Iterator<Item = (MapId, u32)> {
+        self.maps.iter().map(|(id, map)| (*id, map.pieces))
     }
 
     /// A new map without pieces, for up to `count`.
@@ -162,15 +192,21 @@ impl Pool {
     pub fn reserve(&mut self, id: MapId, pieces: u32) -> Result<(), NoRoom> {
         let (Some(map), reserved) = (self.maps.get(&id), self.reserved_by_others(id)) else { return Ok(()) };
         if pieces.saturating_sub(map.pieces) > self.free().saturating_sub(reserved) {
-            return Err(NoRoom { is_being_wiped: false });
+            return Err(NoRoom);
         }
         self.maps.entry(id).and_modify(|map| map.reserved = pieces);
+        if pieces > 0 {
+            self.reserving.insert(id)
+        } else {
+            self.reserving.remove(&id)
+        };
         Ok(())
     }
 
-    fn reserved_by_others(&self, id: MapId) -> u32 {
-        let others = self.maps.iter().filter(|(other, _)| **other != id);
-        others.map(|(_, map)| map.reserved.saturating_sub(map.pieces)).sum()
+    /// Pieces that other maps have reserved and don't have yet.
+    pub fn reserved_by_others(&self, id: MapId) -> u32 {
+        let others = self.reserving.iter().filter(|other| **other != id).filter_map(|other| self.maps.get(other));
+        others.map(|map| map.reserved.saturating_sub(map.pieces)).sum()
     }
 
     /// Pieces that a map has, shared ones included.
@@ -212,13 +248,17 @@ impl Pool {
         self.put(id, index, to)
     }
 
+    /// The data of a shared piece was not copied. Nobody has the copy.
+    pub fn not_copied(&mut self, to: Place) {
+        // The map still has the shared one.
+        let _ = self.leave(to.0 + 1);
+    }
+
     /// A clean piece, which has one user from now on.
     fn take_clean(&mut self, id: MapId) -> Result<Place, NoRoom> {
         let reserved = self.reserved_by_others(id);
         let found = self.clean.next(self.next).filter(|_| self.clean.count() > reserved);
-        let Some(place) = found else {
-            return Err(NoRoom { is_being_wiped: self.free() > reserved });
-        };
+        let place = found.ok_or(NoRoom)?;
         self.set_clean(place, false);
         self.users[place as usize] = 1;
         self.next = place + 1;
@@ -266,7 +306,7 @@ impl Pool {
         let Some(map) = self.maps.get(&of) else { return Ok(()) };
         let places = || map.entries.iter().filter_map(|entry| entry.checked_sub(1)).map(|place| place as usize);
         if places().any(|place| self.users[place] == USERS_MAX) {
-            return Err(NoRoom { is_being_wiped: false });
+            return Err(NoRoom);
         }
         places().for_each(|place| self.users[place] += 1);
         let copy = Map { reserved: 0, ..map.clone() };
@@ -280,6 +320,7 @@ impl Pool {
     pub fn remove(&mut self, id: MapId) -> Vec<Place> {
         let Some(map) = self.maps.remove(&id) else { return Vec::new() };
         self.changed.retain(|key| key.map != id);
+        self.reserving.remove(&id);
         match self.added.iter().position(|added| *added == id) {
             Some(at) => drop(self.added.remove(at)),
             None => self.removed.push(id),
@@ -295,7 +336,7 @@ impl Pool {
         let Some(target) = self.maps.get(&to).cloned() else { return Ok(Vec::new()) };
         let places = || target.entries.iter().filter_map(|entry| entry.checked_sub(1)).map(|place| place as usize);
         if places().any(|place| self.users[place] == USERS_MAX) {
-            return Err(NoRoom { is_being_wiped: false });
+            return Err(NoRoom);
         }
         let Some(map) = self.maps.get_mut(&id) else { return Ok(Vec::new()) };
         places().for_each(|place| self.users[place] += 1);

@@ -4,9 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
-use io_model::{DeviceError, TenantId};
+use io_model::{DeviceError, TenantId, Witness};
 use layout::Wiping;
 use nvme_controller::EraseRecord;
+use pieces::MapId;
+
+use crate::pieces::RoomState;
 
 /// A drive of the daemon's; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +37,12 @@ pub enum Happening {
     Reencrypted(TenantId, std::result::Result<(), String>),
     /// A poller has released the re-encrypter.
     ReencrypterLeft(TenantId),
+    /// Drop the witness once no command of the thin disk with that map is in flight that was fetched before.
+    Quiet(MapId, Witness),
+    /// How much of the pool is left.
+    Room(RoomState),
+    /// The file of thin disks' maps can't be written.
+    PoolFailed(String),
     /// The drive itself tells what goes wrong with it.
     DriveFailing(String),
 }

@@ -32,6 +32,7 @@ pub mod key_journal;
 pub mod nvme_drive;
 pub mod open_files;
 pub mod panics;
+pub mod pieces;
 pub mod poller_shape;
 pub mod poller_thread;
 pub mod poller_waker;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use backend_cipher::Encrypted;
 use config::Mode;
 use confine::ThreadKind;
-use io_model::{Backend, Nanos, TenantId, WrrWeights};
+use io_model::{Backend, Nanos, TenantId, Witness, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
 use poller::{INTERVAL, Poller, Probe, Progress, Recorder, TenantSlot};
 use rustix::thread::CpuSet;
@@ -57,6 +57,8 @@ pub enum Message<S: FrontEnd> {
     Add(Box<Addition<S>>),
     /// What the client of a tenant wants. Of a tenant that left it is dropped, as the others are.
     Order(TenantId, S::Order),
+    /// Drop the witness once all commands of a tenant's thin disk that were fetched before have ended.
+    DropWhenQuiet(TenantId, Witness),
     /// A tenant has other terms.
     ChangeTerms(TenantId, Terms),
     /// Every command of a tenant is recorded from now on, or no more.
@@ -271,6 +273,13 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                     let Some(slot) = self.tenants.get(&tenant).copied() else { continue };
                     if let Some((front_end, mut memory)) = self.poller.source_and_memory(slot) {
                         front_end.order(order, &mut memory);
+                        self.look_after(slot);
+                    }
+                }
+                Message::DropWhenQuiet(tenant, witness) => {
+                    let Some(slot) = self.tenants.get(&tenant).copied() else { continue };
+                    if let Some((front_end, _)) = self.poller.source_and_memory(slot) {
+                        front_end.drop_when_quiet(witness);
                         self.look_after(slot);
                     }
                 }

@@ -26,6 +26,8 @@ pub struct NewDisk {
     pub encryption: Encryption,
     /// That key. `None`: it is not encrypted.
     pub key: Option<StoredKey>,
+    /// It gets room from the pool, if it has no place on the drive yet.
+    pub is_thin: bool,
 }
 
 impl From<&Tenant> for NewDisk {
@@ -38,6 +40,7 @@ impl From<&Tenant> for NewDisk {
             kind: Kind::Tenant { has_controller: tenant.frontend.is_controller() },
             encryption: tenant.encryption,
             key: None,
+            is_thin: tenant.is_thin,
         }
     }
 }
@@ -52,6 +55,7 @@ impl From<&Namespace> for NewDisk {
             kind: Kind::Namespace(Box::new(namespace.clone())),
             encryption: namespace.encryption,
             key: None,
+            is_thin: false,
         }
     }
 }
@@ -92,6 +96,15 @@ pub enum Command {
     },
     /// Encrypted disks get other keys: nobody can read their data any more. Or the keys are stored in another way.
     ReplaceKeys(Vec<(String, StoredKey)>),
+    /// The pool's file has this number, or does not exist (`None`), and gets another one.
+    RenewPool {
+        /// What the file has.
+        former: Option<u32>,
+        /// What it gets.
+        id: u32,
+    },
+    /// The pool's file says which pieces are clean.
+    PoolRenewed,
     /// The configuration file has a disk that the API made.
     Declare(String),
     /// Another configuration holds. Namespaces are attached as it says.
@@ -186,4 +199,6 @@ pub enum Effect {
     TellNotZeroed(TenantId, String),
     /// A range may have to be wiped: [`Jobs::next`](crate::Jobs::next) says which.
     Wipe,
+    /// Nothing uses these maps of the pool any more.
+    RemoveMaps(Vec<u32>),
 }

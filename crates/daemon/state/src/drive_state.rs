@@ -140,10 +140,13 @@ impl DriveState {
             size: io_model::units::Size(it.size_bytes()),
             offset: None,
             lba_bytes: it.lba_bytes,
+            is_thin: it.thin.is_some(),
         });
-        let new = Wanted { name: &disk.name, size: disk.size, offset: disk.offset, lba_bytes: disk.lba_bytes };
+        let NewDisk { name, size, offset, lba_bytes, is_thin, .. } = disk;
+        let (size, offset, lba_bytes, is_thin) = (*size, *offset, *lba_bytes, *is_thin);
+        let new = Wanted { name, size, offset, lba_bytes, is_thin };
         let wanted: Vec<Wanted<'_>> = there.filter(|it| it.name != disk.name).chain([new]).collect();
-        let planned = Layout::plan(&wanted, recorded.device(), Some(recorded));
+        let planned = Layout::plan(&wanted, self.config.device.pool, recorded.device(), Some(recorded));
         planned.map(|(layout, _)| Some(layout)).map_err(|found| no_room(&found))
     }
 
@@ -187,6 +190,14 @@ impl DriveState {
             Command::Change { name, section, size_bytes } => self.change(&name, section.as_deref(), size_bytes),
             Command::Delete { name, wipe } => self.delete(&name, wipe),
             Command::ReplaceKeys(keys) => self.replace_keys(keys),
+            Command::RenewPool { former, id } => {
+                self.layout_mut().ok_or_else(broken)?.renew_pool(former, id);
+                Ok(self.recorded(Vec::new()))
+            }
+            Command::PoolRenewed => {
+                self.layout_mut().ok_or_else(broken)?.end_renewal();
+                Ok(self.recorded(Vec::new()))
+            }
             Command::Declare(name) => self.declare(&name),
             Command::Take(config) => Ok(Effects::only(self.take(*config))),
             Command::Left(id) => Ok(Effects::only(self.left(id))),
@@ -262,7 +273,9 @@ impl DriveState {
 
     fn withdraw(&mut self, id: TenantId) -> Result<Effects, DiskError> {
         let name = self.disks.get(id).map(|disk| disk.name.clone()).ok_or_else(|| nobody(id))?;
+        let maps = self.placement(&name).map(maps_of).unwrap_or_default();
         let then = self.remove(id)?;
+        self.jobs.hold(id, Vec::new(), maps);
         // The zeroing may write there for a while: the range stays reserved, and the next start zeroes the rest.
         let is_written = self.jobs.is_zeroed(id);
         let is_withdrawn = !is_written && self.layout_mut().is_some_and(|layout| layout.withdraw(&name));
@@ -330,6 +343,7 @@ impl DriveState {
     fn delete(&mut self, name: &str, wipe: Option<WipeMethod>) -> Result<Effects, DiskError> {
         let placement = self.placement(name).ok_or_else(|| DiskError::no_such_disk(name))?;
         let offsets = placement.extents.iter().map(|extent| extent.offset_bytes).collect();
+        let maps = maps_of(placement);
         let detached = self.detached_sections(|tenant| tenant != name);
         // Where nothing is zeroed later, noise would reach the next disk.
         let wipe = wipe.or((!self.facts.can_zero).then_some(WipeMethod::Zeros));
@@ -341,12 +355,12 @@ impl DriveState {
         let mut then = Vec::new();
         match self.disks.find(name) {
             Some(id) => {
-                self.jobs.hold(id, offsets);
+                self.jobs.hold(id, offsets, maps);
                 if self.disks.get(id).is_some_and(|disk| disk.phase != Phase::Leaving) {
                     then = self.remove(id)?;
                 }
             }
-            None => then.push(Effect::Wipe),
+            None => then.extend([Effect::Wipe, Effect::RemoveMaps(maps)]),
         }
         Ok(self.recorded(then))
     }
@@ -388,6 +402,8 @@ impl DriveState {
         for at in self.attachments.on(id) {
             then.extend(self.detached(at));
         }
+        let maps = self.jobs.let_go_maps(id);
+        then.extend((!maps.is_empty()).then_some(Effect::RemoveMaps(maps)));
         then.extend(self.jobs.let_go(id).then_some(Effect::Wipe));
         then
     }
@@ -521,6 +537,12 @@ impl DriveState {
         let orders = self.attachments.settle(&self.disks);
         orders.into_iter().map(|(controller, order)| Effect::Order(controller, order)).collect()
     }
+}
+
+/// The maps that a thin disk and its snapshots have.
+fn maps_of(placement: &Placement) -> Vec<u32> {
+    let thin = placement.thin.iter();
+    thin.flat_map(|thin| thin.snapshots.iter().map(|snapshot| snapshot.map).chain([thin.map])).collect()
 }
 
 /// A tenant's own disk, on its controller.

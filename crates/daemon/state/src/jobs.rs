@@ -12,6 +12,8 @@ pub struct Jobs {
     zeroing: BTreeSet<TenantId>,
     /// Ranges of deleted disks that pollers, controllers or the zeroing still use.
     held: BTreeMap<TenantId, Vec<u64>>,
+    /// Maps of deleted thin disks that pollers still use.
+    held_maps: BTreeMap<TenantId, Vec<u32>>,
     /// Ranges that the drive failed, and why. They stay reserved until the next start.
     failed: BTreeMap<u64, String>,
 }
@@ -55,8 +57,14 @@ impl Jobs {
         self.zeroing.contains(&id)
     }
 
-    pub(crate) fn hold(&mut self, id: TenantId, offsets: Vec<u64>) {
+    pub(crate) fn hold(&mut self, id: TenantId, offsets: Vec<u64>, maps: Vec<u32>) {
         self.held.insert(id, offsets);
+        self.held_maps.insert(id, maps);
+    }
+
+    /// The maps of a disk that pollers don't use any more.
+    pub(crate) fn let_go_maps(&mut self, id: TenantId) -> Vec<u32> {
+        self.held_maps.remove(&id).unwrap_or_default()
     }
 
     /// Nothing uses the ranges of a disk any more. `false`: they were not held, or the zeroing still writes there.

@@ -53,7 +53,7 @@ impl DriveState {
             return Err(name_reserved(name));
         }
         let controller = self.controller_of(tenant)?;
-        self.refuse_too_large(name, size)?;
+        self.refuse_too_large(name, size, false)?;
         let nsid = match nsid {
             Some(nsid) => *nsid,
             None => self.free_nsid(controller, tenant)?,
@@ -130,7 +130,7 @@ impl DriveState {
             return Ok((id, None));
         }
         let size = change.only_size().ok_or_else(|| no_terms(name))?;
-        self.refuse_too_large(name, size)?;
+        self.refuse_too_large(name, size, false)?;
         Ok((id, Some(self.with_namespace(&Namespace { size: size.to_owned(), ..namespace })?)))
     }
 

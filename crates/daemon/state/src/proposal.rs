@@ -63,7 +63,7 @@ impl DriveState {
             return Err(being_deleted(name));
         }
         let before = self.section_of(name).ok_or_else(|| declared(name, self.config()))?;
-        change.size().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
+        change.size().map_or(Ok(()), |size| self.refuse_too_large(name, size, false))?;
         let spec = DiskSpec::from_section(before).map_err(|_| broken())?;
         let changed = change.apply(&spec).map_err(|why| not_changeable(&why))?;
         let section = changed.to_section().map_err(not_writable)?;
@@ -99,8 +99,12 @@ impl DriveState {
     ///
     /// # Errors
     /// There is no room.
-    pub fn refuse_too_large(&self, name: &str, size: &str) -> Result<(), DiskError> {
+    pub fn refuse_too_large(&self, name: &str, size: &str, is_thin: bool) -> Result<(), DiskError> {
         let (Some(layout), Ok(size)) = (self.layout(), size.parse::<Size>()) else { return Ok(()) };
+        // The pool's overcommit is its limit.
+        if is_thin || layout.find(name).is_some_and(|placement| placement.thin.is_some()) {
+            return Ok(());
+        }
         let free = Size(layout.free_bytes());
         let has_bytes = layout.find(name).map_or(0, Placement::size_bytes);
         if size.0.saturating_sub(has_bytes) <= free.0 {

@@ -77,7 +77,7 @@ impl World {
         let mut random = Rng::with_seed(seed);
         let mib = random.u64(12..40);
         let device = DeviceIdentity { path: "/d".into(), size_bytes: mib * MIB, ..Default::default() };
-        let (mut recorded, _) = Layout::plan(&[], &device, None).unwrap();
+        let (mut recorded, _) = Layout::plan(&[], None, &device, None).unwrap();
         // A drive that can't be zeroed is new memory.
         let can_zero = random.u32(..8) > 0;
         let is_blank = !can_zero || random.bool();
@@ -162,7 +162,7 @@ impl World {
         let (name, (mib, size)) = (self.tenant_name(), self.size());
         let frontend = self.random.bool().then(|| "vhost-user-blk".to_owned());
         let spec = DiskSpec { name: name.clone(), size, frontend, queues: Some(1), ..DiskSpec::default() };
-        self.state.refuse_too_large(&name, &spec.size)?;
+        self.state.refuse_too_large(&name, &spec.size, false)?;
         let section = spec.to_section().unwrap();
         if self.state.has_disk(&name) {
             return self.state.same_disk(&name, &section).map(drop);

@@ -61,6 +61,7 @@ mod shutdown;
 mod sim;
 mod stats;
 mod storage_provider;
+mod thin;
 mod top;
 mod traces;
 mod unread;

@@ -10,13 +10,13 @@ const _: () = assert!(DISK_STEP_BYTES == layout::RANGE_STEP_BYTES);
 pub(crate) fn new(disks: &[(&str, u64)], drive_bytes: u64) -> Option<Box<dyn DiskSpace>> {
     let device = DeviceIdentity { path: "model".to_owned(), size_bytes: drive_bytes, ..Default::default() };
     let wanted: Vec<Wanted<'_>> = disks.iter().map(|(name, size_bytes)| wanted(name, *size_bytes)).collect();
-    let (mut layout, _) = Layout::plan(&wanted, &device, None).ok()?;
+    let (mut layout, _) = Layout::plan(&wanted, None, &device, None).ok()?;
     layout.is_all_zeros();
     Some(Box::new(Placed(layout)))
 }
 
 fn wanted(name: &str, size_bytes: u64) -> Wanted<'_> {
-    Wanted { name, size: Size(size_bytes), offset: None, lba_bytes: 512 }
+    Wanted { name, size: Size(size_bytes), offset: None, lba_bytes: 512, is_thin: false }
 }
 
 fn range(extent: Extent) -> (u64, u64) {
@@ -34,7 +34,7 @@ impl DiskSpace for Placed {
 
     fn create(&mut self, name: &str, size_bytes: u64) -> bool {
         let device = self.0.device().clone();
-        let planned = Layout::plan(&[wanted(name, size_bytes)], &device, Some(&self.0));
+        let planned = Layout::plan(&[wanted(name, size_bytes)], None, &device, Some(&self.0));
         planned.map(|(layout, _)| self.0 = layout).is_ok()
     }
 

@@ -282,8 +282,14 @@ mod tests {
         drive_mark::keep(drive, size_bytes, &id).expect("a mark");
         let path = path.display().to_string();
         let device = DeviceIdentity { path, id: Some(id), size_bytes, ..Default::default() };
-        let wanted = Wanted { name: "db", size: io_model::units::Size(size_bytes), offset: None, lba_bytes: 512 };
-        let (layout, _) = Layout::plan(&[wanted], &device, None).unwrap_or_else(|_| panic!("a layout"));
+        let wanted = Wanted {
+            name: "db",
+            size: io_model::units::Size(size_bytes),
+            offset: None,
+            lba_bytes: 512,
+            is_thin: false,
+        };
+        let (layout, _) = Layout::plan(&[wanted], None, &device, None).unwrap_or_else(|_| panic!("a layout"));
         let mut file = LayoutFile::open(config.layout_path(&device)).expect("no file");
         file.save(layout).expect("a file");
     }
@@ -332,8 +338,14 @@ mod tests {
             size_bytes: DRIVE_BYTES,
             ..Default::default()
         };
-        let wanted = Wanted { name: "db", size: io_model::units::Size(DRIVE_BYTES), offset: None, lba_bytes: 512 };
-        let (layout, _) = Layout::plan(&[wanted], &device, None).unwrap_or_else(|_| panic!("a layout"));
+        let wanted = Wanted {
+            name: "db",
+            size: io_model::units::Size(DRIVE_BYTES),
+            offset: None,
+            lba_bytes: 512,
+            is_thin: false,
+        };
+        let (layout, _) = Layout::plan(&[wanted], None, &device, None).unwrap_or_else(|_| panic!("a layout"));
         LayoutFile::open(ours.layout_path(&device)).expect("no file").save(layout).expect("a file");
         drive_mark::keep(&file, DRIVE_BYTES - MARK_BYTES, "mark-00112233445566778899aabbccddeeff").expect("a mark");
         let marks = ours.identify(&file, &path, DRIVE_BYTES, wwid()).expect("readable").marks;

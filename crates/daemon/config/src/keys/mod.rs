@@ -27,7 +27,7 @@ use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
     Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTED_LBA_BYTES, ENCRYPTIONS, Encryption, LBA_BYTES,
     MODES, Mode, THREADS, Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names,
-    pci_address, program, quoted, size_or_zero, socket_mode,
+    pci_address, piece, program, quoted, size_or_zero, socket_mode,
 };
 
 /// The state directory where the file names none.
@@ -107,6 +107,12 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
         "How deleted disks are zeroed: by writes, or by the drive's own command.";
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Is(Encryption::None), AtStart,
         "Whether new disks of the drive are encrypted, and with whose key, unless they say so themselves.";
+    POOL: Shaped<Size> = "pool", super::SIZE, Absent("no thin disks"), AtOnce,
+        "The part of the drive that thin disks share; it can grow, and not shrink.";
+    POOL_PIECE: Shaped<Size> = "pool_piece", PIECE, Is(Size(1 << 20)), AtStart,
+        "What a thin disk takes from the pool at a time: a power of two.";
+    POOL_OVERCOMMIT: Whole<u32> = "pool_overcommit", Whole(100, 100_000), Is(100), AtOnce,
+        "How large all thin disks together may be, in percent of the pool.";
     MEMORY_BACKED: Flag = "memory_backed", Flag, Is(true), AtStart,
         "Whether the drive model keeps data; without, it reads as zeros.";
     NVME_COMMANDS: Flag = "nvme_commands", Flag, Is(false), AtStart,
@@ -241,6 +247,10 @@ section! { "`[[tenant]]`." tenant
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Absent("the drive's"),
         Never("make another disk and copy the data: a disk keeps its encryption"),
         "Whether the disk is encrypted: with a key of the host's, with the tenant's own, or not at all.";
+    THIN: Flag = "thin", Flag, Is(false), Never("make another disk and copy the data: a disk stays thin or not"),
+        "Whether the disk takes room from the drive's pool as it is written, instead of a range of its own.";
+    RESERVE: Shaped<Size> = "reserve", super::SIZE, Absent("nothing"), AtOnce,
+        "How much of the pool is kept for a thin disk, wiped and ready.";
     DOORBELLS: Word<Doorbells> = "doorbells", Word(super::DOORBELLS), Is(Doorbells::Mapped), Detached,
         "Doorbells of an NVMe controller: stored to a shared page, or a message that wakes the poller at once.";
     QUEUES: Whole<u16> = "queues", Whole(1, 64),
@@ -336,6 +346,7 @@ const PATH: Shaped<PathBuf> = Shaped("a path from /", absolute, |path| path.disp
 const ACCOUNT: Shaped<Account> = Shaped("a name or number", account, |account| account.name.clone());
 const NAME_OF_DISK: Shaped<String> = Shaped("1 to 63 of `a-z 0-9 _ -`", name, String::clone);
 const SIZE: Shaped<Size> = Shaped("a size", size, ToString::to_string);
+const PIECE: Shaped<Size> = Shaped("`64KiB` to `4MiB`, a power of two", piece, ToString::to_string);
 const BLOCKS: Shaped<u32> = Shaped("`512`, `4096`", lba_size, ToString::to_string);
 const RATE: Iops = Iops(1, Limits::MOST_IOS_PER_SEC, "commands per second,", ", or remove the line");
 const BANDWIDTH: Shaped<Bandwidth> =

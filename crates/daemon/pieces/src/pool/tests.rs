@@ -129,8 +129,8 @@ impl World {
         let reserved = self.pool.maps[&map].reserved > self.pool.pieces(map);
         let grant = match self.pool.write(map, index) {
             Ok(grant) => grant,
-            Err(NoRoom { is_being_wiped }) => {
-                assert!(!reserved || is_being_wiped, "what is reserved is there");
+            Err(NoRoom) => {
+                assert!(!reserved || self.pool.dirty.count() > 0, "what is reserved is there");
                 self.full += 1;
                 return Ok(());
             }
@@ -209,6 +209,10 @@ fn pieces_lie_in_turn_and_where_the_pool_is() {
     let places: Vec<_> = places.collect();
     assert_eq!(places, RANGES.into_iter().flatten().map(Some).collect::<Vec<_>>());
     assert_eq!(pool.on_drive(Place(PIECES)), None);
+    let place_of = |number: u32| pool.place_of(number).and_then(|place| pool.on_drive(place));
+    assert!(
+        (0..200).all(|number| place_of(number) == Some(number).filter(|it| RANGES.iter().any(|at| at.contains(it))))
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod block_device;
 mod fit;
+mod mover;
 mod nvme;
 mod nvme_client;
 mod reached;
@@ -21,10 +22,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
-use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, TenantId, Token};
+use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, TenantId, Token, Witness};
 use nvme_controller::EraseRecord;
 
 pub use self::fit::{Fitted, Making, OnErase, ServedAt, fit};
+pub use self::mover::{Job as MoverJob, Mover, Order as Move};
 pub use self::nvme::{
     NSID, Order as NvmeOrder, OwnPromise, attach as attach_namespace, for_parts as for_controller_parts,
 };
@@ -100,6 +102,11 @@ pub trait FrontEnd: Source + Send + 'static {
     /// as it was; any other is gone, as in [`leave`](Self::leave).
     fn part(&mut self) {
         self.leave();
+    }
+
+    /// Drops `witness` once all commands of a thin disk that were fetched before have ended.
+    fn drop_when_quiet(&mut self, witness: Witness) {
+        drop(witness);
     }
 
     /// Answers what waited and is over. `true`: something still waits.
@@ -259,6 +266,10 @@ macro_rules! front_ends {
                 match self { $(Self::$variant(it) => it.part()),+ }
             }
 
+            fn drop_when_quiet(&mut self, witness: Witness) {
+                match self { $(Self::$variant(it) => it.drop_when_quiet(witness)),+ }
+            }
+
             fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
                 match self { $(Self::$variant(it) => it.settle(memory)),+ }
             }
@@ -295,6 +306,8 @@ front_ends! {
         Wiper(wiper::Wiper),
         /// The daemon's own, for a disk that gets another key.
         Reencrypter(reencrypter::Reencrypter),
+        /// The daemon's own, for pieces of thin disks.
+        Mover(mover::Mover),
     }
 }
 

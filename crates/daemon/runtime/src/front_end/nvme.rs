@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use client_socket::Log;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
+use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token, Witness};
 use nvme_controller::{
     Controller, EraseRecord, Event, Interrupts, NamespaceConfig, NamespaceError, PartMessage, StateError,
 };
@@ -457,6 +457,10 @@ impl FrontEnd for NvmeDevice {
         self.controller.record();
     }
 
+    fn drop_when_quiet(&mut self, witness: Witness) {
+        self.controller.drop_when_quiet(witness);
+    }
+
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
         self.take_turns(memory);
         while self.controller.take_unmapped(memory).is_some() {}
@@ -499,7 +503,7 @@ impl FrontEnd for NvmeDevice {
             _ => true,
         });
         self.tell_parts();
-        !self.waiting.is_empty() || !self.turns.is_empty()
+        self.controller.settle() || !self.waiting.is_empty() || !self.turns.is_empty()
     }
 
     fn is_polled(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 
 use client_socket::Log;
 use guest_memory::{MemoryListener, Refused};
-use io_model::{Fetch, IoBuf, Outcome, Placed, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, Placed, Source, Token, Witness};
 use ublk::{Queue, Queues, Ring};
 
 use super::{FrontEnd, Growth};
@@ -70,9 +70,13 @@ impl FrontEnd for UblkQueues {
         self.queues.stop();
     }
 
+    fn drop_when_quiet(&mut self, witness: Witness) {
+        self.queues.drop_when_quiet(witness);
+    }
+
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
         if !self.is_leaving {
-            return false;
+            return self.queues.settle();
         }
         let is_flushed = self.queues.is_flushed();
         if is_flushed {

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use client_socket::Log;
 use guest_memory::{GuestMemory, MemoryListener, Refused};
-use io_model::{Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
+use io_model::{Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token, Witness};
 use vhost_blk::{Queues, RingSetup, StartError, Started};
 use vhost_user::Session;
 
@@ -261,12 +261,16 @@ impl FrontEnd for VirtioQueues {
         }
     }
 
+    fn drop_when_quiet(&mut self, witness: Witness) {
+        self.queues.drop_when_quiet(witness);
+    }
+
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
         self.release_memory(memory);
         let waiting = std::mem::take(&mut self.waiting);
         let over = |waiting: &Waiting| !self.is_over(waiting, memory);
         self.waiting = waiting.into_iter().filter(over).collect();
-        !self.waiting.is_empty()
+        self.queues.settle() || !self.waiting.is_empty()
     }
 
     fn has_client(&self) -> bool {

@@ -1,7 +1,8 @@
-//! Copies shared pieces that thin disks want to write, as a tenant among the others.
+//! Copies pieces that thin disks share and want to write, and overwrites pieces that they gave back with zeros: as a
+//! tenant among the others.
 //!
-//! It takes a few pieces at a time: it reads them, writes what is not zeros, since a new piece is zero, and flushes.
-//! Then their disks may have the copies.
+//! It takes a few pieces at a time. Of pieces to copy it writes what is not zeros, since a new piece is zero. Then it
+//! flushes, and says that they are done. Copies come first: commands wait for them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,19 +23,19 @@ const PIECES: usize = 4;
 /// Its only queue.
 const VQ: u16 = 1;
 
-/// A piece to copy: where it is on the drive, and where it goes.
+/// A piece of the drive to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
-    /// Its start on the drive.
-    pub from_bytes: u64,
-    /// The start of a piece of zeros.
+    /// The start of the piece that it becomes a copy of; it is zero before. `None`: it becomes zero.
+    pub from_bytes: Option<u64>,
+    /// Its start.
     pub to_bytes: u64,
 }
 
-/// Called with pieces that are copied, durably, or not; it must not wait.
-pub type OnCopied = Box<dyn Fn(&[Job], Result<(), DeviceError>) + Send>;
+/// Called with pieces that are done, durably, or not; it must not wait.
+pub type OnMoved = Box<dyn Fn(&[Job], Result<(), DeviceError>) + Send>;
 
-/// Copy these too.
+/// Do these too.
 pub struct Order(pub Vec<Job>);
 
 /// What is done with the present pieces.
@@ -45,13 +46,14 @@ enum Phase {
     Flush,
 }
 
-/// The copier at its poller.
-pub struct Copier {
+/// The mover at its poller.
+pub struct Mover {
     place: Place,
     piece_bytes: u64,
     /// The present pieces, one behind the other.
     memory: Arc<Mapping>,
     is_mapped: bool,
+    /// Copies before others.
     waiting: VecDeque<Job>,
     present: Vec<Job>,
     phase: Phase,
@@ -62,15 +64,15 @@ pub struct Copier {
     in_flight: u32,
     error: Option<DeviceError>,
     is_leaving: bool,
-    on_copied: OnCopied,
+    on_moved: OnMoved,
 }
 
-impl Copier {
+impl Mover {
     /// With nothing to do. `piece_bytes`: a multiple of 4096.
     ///
     /// # Errors
     /// There is no memory for pieces.
-    pub fn new(id: TenantId, piece_bytes: u64, on_copied: OnCopied) -> Result<Self> {
+    pub fn new(id: TenantId, piece_bytes: u64, on_moved: OnMoved) -> Result<Self> {
         Ok(Self {
             place: Place::whole_drive(id),
             piece_bytes,
@@ -84,7 +86,7 @@ impl Copier {
             in_flight: 0,
             error: None,
             is_leaving: false,
-            on_copied,
+            on_moved,
         })
     }
 
@@ -115,41 +117,51 @@ impl Copier {
         let count = self.waiting.len().min(PIECES);
         self.present.extend(self.waiting.drain(..count));
         self.phase = Phase::Read;
-        let end = count as u64 * self.piece_bytes;
-        self.chunks.extend(chunks(0..end, self.piece_bytes));
-        self.error = (!self.is_mapped).then_some(DeviceError::Memory);
+        let piece_bytes = self.piece_bytes;
+        for (start, job) in (0..).step_by(piece_bytes as usize).zip(&self.present) {
+            match job.from_bytes {
+                Some(_) => self.chunks.extend(chunks(start..start + piece_bytes)),
+                // What the last pieces left.
+                None if self.memory.write_at(start, &vec![0; piece_bytes as usize]).is_none() => {
+                    self.error = Some(DeviceError::Memory);
+                }
+                None => {}
+            }
+        }
+        if !self.is_mapped {
+            self.error = Some(DeviceError::Memory);
+        }
     }
 
     fn write(&mut self) {
         self.phase = Phase::Write;
         let mut data = vec![0; CHUNK_BYTES as usize];
-        for chunk in chunks(0..self.present.len() as u64 * self.piece_bytes, self.piece_bytes) {
-            let data = &mut data[..(chunk.end - chunk.start) as usize];
-            match self.memory.read_at(chunk.start, data) {
-                Some(()) if data.iter().all(|byte| *byte == 0) => {}
-                Some(()) => self.chunks.push_back(chunk),
-                None => self.error = Some(DeviceError::Memory),
+        for (start, job) in (0..).step_by(self.piece_bytes as usize).zip(&self.present) {
+            for chunk in chunks(start..start + self.piece_bytes) {
+                let data = &mut data[..(chunk.end - chunk.start) as usize];
+                let is_read = job.from_bytes.is_none() || self.memory.read_at(chunk.start, data).is_some();
+                if !is_read {
+                    self.error = Some(DeviceError::Memory);
+                } else if job.from_bytes.is_none() || data.iter().any(|byte| *byte != 0) {
+                    self.chunks.push_back(chunk);
+                }
             }
         }
     }
 
     fn end(&mut self, result: Result<(), DeviceError>) {
         self.chunks.clear();
-        (self.on_copied)(&self.present, result);
+        (self.on_moved)(&self.present, result);
         self.present.clear();
     }
 }
 
-/// Commands for a range, none of them across the edge of a piece.
-fn chunks(range: Range<u64>, piece_bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    let pieces = range.step_by(piece_bytes as usize);
-    pieces.flat_map(move |start| {
-        let starts = (start..start + piece_bytes).step_by(CHUNK_BYTES as usize);
-        starts.map(move |at| at..(at + CHUNK_BYTES).min(start + piece_bytes))
-    })
+/// The commands for a piece.
+fn chunks(piece: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    piece.clone().step_by(CHUNK_BYTES as usize).map(move |at| at..(at + CHUNK_BYTES).min(piece.end))
 }
 
-impl Source for Copier {
+impl Source for Mover {
     fn live_vqs(&self) -> u128 {
         u128::from(!self.present.is_empty()) << VQ
     }
@@ -172,13 +184,13 @@ impl Source for Copier {
                 let (piece, within) = (chunk.start / self.piece_bytes, chunk.start % self.piece_bytes);
                 let len_bytes = chunk.end - chunk.start;
                 let job = self.present.get(piece as usize).filter(|_| buf.push(&self.memory, chunk.start, len_bytes));
-                let Some(Job { from_bytes, to_bytes }) = job else {
+                let Some(Job { from_bytes, to_bytes }) = job.copied() else {
                     self.error = Some(DeviceError::Memory);
                     self.go_on();
                     return Fetch::Empty;
                 };
-                match self.phase {
-                    Phase::Read => self.place.command(Op::Read, from_bytes + within, len_bytes),
+                match (self.phase, from_bytes) {
+                    (Phase::Read, Some(from_bytes)) => self.place.command(Op::Read, from_bytes + within, len_bytes),
                     _ => self.place.command(Op::Write, to_bytes + within, len_bytes),
                 }
             }
@@ -201,12 +213,15 @@ impl Source for Copier {
     fn set_wakeup(&mut self, _wanted: bool) {}
 }
 
-impl FrontEnd for Copier {
+impl FrontEnd for Mover {
     type Order = Order;
 
     fn order(&mut self, Order(jobs): Order, memory: &mut dyn MemoryListener) {
         self.is_mapped = self.is_mapped || memory.map(&self.memory).is_ok();
-        self.waiting.extend(jobs);
+        let (copies, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.from_bytes.is_some());
+        let copies_end = self.waiting.iter().take_while(|job| job.from_bytes.is_some()).count();
+        copies.into_iter().enumerate().for_each(|(at, job)| self.waiting.insert(copies_end + at, job));
+        self.waiting.extend(others);
         self.go_on();
     }
 

@@ -1,0 +1,84 @@
+//! Thin disks: what they take, what they read, what a full pool does, and a daemon that dies.
+
+use crate::apply::listed;
+use crate::disks::{done, refused};
+use crate::guest::pattern;
+use crate::harness::{Home, wait_for};
+
+const FILE: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+                    pool = \"16MiB\"\npool_overcommit = 400\n\
+                    [[tenant]]\nname = \"thin\"\nsize = \"24MiB\"\nthin = true\n\
+                    [[tenant]]\nname = \"thick\"\nsize = \"8MiB\"\n";
+
+fn pool_bytes(home: &Home, disk: &str) -> u64 {
+    done(home, &format!("show {disk}"))["pool_bytes"].as_u64().unwrap()
+}
+
+fn free_bytes(home: &Home) -> u64 {
+    listed(home, &["drive", "list", "--json"])[0]["pool"]["free_bytes"].as_u64().unwrap()
+}
+
+/// Room that a thin disk takes unasked or keeps, data that is lost with a kill, and a full pool that hurts others.
+#[test]
+fn a_thin_disk_takes_room_as_it_is_written() {
+    const MIB: u64 = 1 << 20;
+    /// Blocks of 512 bytes in a piece.
+    const PIECE: u64 = 2048;
+    let home = Home::new();
+    home.configure(FILE);
+    let daemon = home.serve();
+    assert_eq!((pool_bytes(&home, "thin"), free_bytes(&home)), (0, 16 * MIB));
+    let data = pattern(1, 64 << 10);
+    let mut guest = home.attach("thin");
+    assert!(guest.read(5 * PIECE, 16).unwrap().iter().all(|byte| *byte == 0));
+    guest.write(5 * PIECE + 100, &data).unwrap();
+    // Across an edge.
+    guest.write(10 * PIECE - 8, &data).unwrap();
+    assert!(guest.read(5 * PIECE + 100, 128).unwrap() == data && guest.read(10 * PIECE - 8, 128).unwrap() == data);
+    assert!(guest.read(5 * PIECE, 100).unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!((pool_bytes(&home, "thin"), free_bytes(&home)), (3 * MIB, 13 * MIB));
+    drop(guest);
+    // Killed.
+    drop(daemon);
+    let daemon = home.serve();
+    let mut guest = home.attach("thin");
+    assert!(guest.read(5 * PIECE + 100, 128).unwrap() == data && guest.read(10 * PIECE - 8, 128).unwrap() == data);
+    assert_eq!((pool_bytes(&home, "thin"), free_bytes(&home)), (3 * MIB, 13 * MIB));
+
+    // Full: only writes to new pieces fail.
+    let mut written = 0;
+    let full = (12..24).find_map(|piece| {
+        let failed = guest.write(piece * PIECE, &data).err();
+        written += u64::from(failed.is_none());
+        failed
+    });
+    assert_eq!(written, 12, "{full:?}");
+    guest.write(0, &data).unwrap();
+    let full = format!("{:?}", guest.write(PIECE, &data).unwrap_err());
+    assert!(full.contains("CAPACITY_EXCEEDED"), "{full}");
+    guest.write(PIECE * 5, &data).unwrap();
+    home.attach("thick").write(0, &data).unwrap();
+    daemon.wait_log("its pool is full", 1);
+    assert_eq!(free_bytes(&home), 0);
+
+    // There is room again once pieces were given back and wiped.
+    guest.deallocate(12 * PIECE, 4 * PIECE as u32).unwrap();
+    wait_for("room", || (free_bytes(&home) == 4 * MIB).then_some(()));
+    guest.write(PIECE, &data).unwrap();
+    assert!(guest.read(12 * PIECE, 128).unwrap().iter().all(|byte| *byte == 0));
+    drop(guest);
+    done(&home, "create other --size 16MiB --thin --wait");
+    let told = refused(&home, "create more --size 40MiB --thin");
+    assert!(told.contains("all thin disks together have"), "{told}");
+    done(&home, "delete thin --yes --wait");
+    wait_for("room", || (free_bytes(&home) == 16 * MIB).then_some(()));
+    let mut other = home.attach("other");
+    for piece in 0..16 {
+        other.write(piece * PIECE, &data[..512]).unwrap();
+        assert!(other.read(piece * PIECE + 1, 100).unwrap().iter().all(|byte| *byte == 0), "another disk's data");
+    }
+    daemon.stop();
+    let daemon = home.serve();
+    assert_eq!(pool_bytes(&home, "other"), 16 * MIB);
+    daemon.stop();
+}
