@@ -3,6 +3,7 @@
 mod keys;
 mod listing;
 pub(crate) mod options;
+mod snapshots;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -130,7 +131,7 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Delete a disk and all its data; its space is free once overwritten.
+    /// Delete a disk and all its data, or a snapshot; its space is free once overwritten.
     Delete(Delete),
     /// Give an encrypted disk another key: nobody can read its data any more.
     Erase(Erase),
@@ -148,6 +149,12 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Keep what thin disks hold now, also while they are in use.
+    Snapshot(snapshots::Make),
+    /// Create a disk that begins as a snapshot of a thin disk, and shares its room.
+    Clone(snapshots::Clone),
+    /// Have a thin disk become as its snapshot is. What was written since is lost.
+    Rollback(snapshots::Rollback),
     /// Copy a disk that is not in use to a new image file.
     Export {
         /// Name of the disk.
@@ -222,7 +229,7 @@ struct Set {
 
 #[derive(Debug, clap::Args)]
 struct Delete {
-    /// Name of the disk, or of a tenant removed from the configuration.
+    /// Name of the disk, or of a tenant removed from the configuration; or a snapshot, as DISK@SNAPSHOT.
     name: String,
 
     /// Don't ask
@@ -344,6 +351,9 @@ pub fn run(args: Args) -> Result<()> {
             let told = if wait { "has its new key" } else { "is being re-encrypted; see `evenkeel operations`" };
             print(daemon.json, &disk, || format!("{name} {told}\n"))
         }
+        Command::Snapshot(make) => snapshots::make(make),
+        Command::Clone(clone) => snapshots::clone(clone),
+        Command::Rollback(rollback) => snapshots::roll_back(&rollback),
         Command::Export { name, format, output, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
             image::export(&disk, format, &output)?;
@@ -404,6 +414,9 @@ fn run_rewrap(Rewrap { host_key, daemon }: &Rewrap) -> Result<()> {
 
 fn run_delete(delete: &Delete) -> Result<()> {
     let Delete { name, yes, force, wipe, wait, daemon } = delete;
+    if name.contains('@') {
+        return snapshots::delete(daemon, name);
+    }
     let daemon_at = Rest::new(&daemon.socket);
     if !yes && !is_confirmed(&daemon_at, name, "Delete")? {
         let remedy = "--yes deletes it without a question";

@@ -28,7 +28,7 @@ pub use command::{Command, DeviceError, Op, Outcome, Place};
 pub use extents::Extents;
 pub use guest_memory::{IoBuf, Mapping, Refused};
 pub use held_range::{Held, HeldRange, Passage};
-pub use piece_map::{Ask, Piece, PieceMap, Wish};
+pub use piece_map::{Ask, Awaited, Piece, PieceMap, Wish};
 pub use placed::{Placed, Witness};
 pub use token::{Token, lost_tokens};
 

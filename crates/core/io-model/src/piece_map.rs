@@ -55,7 +55,7 @@ pub struct Ask {
 
 /// The other end of an [`Ask`].
 #[derive(Debug)]
-pub(crate) struct Awaited(Arc<AtomicU8>);
+pub struct Awaited(Arc<AtomicU8>);
 
 const PENDING: u8 = 0;
 const DONE: u8 = 1;
@@ -196,7 +196,7 @@ impl PieceMap {
     }
 
     /// Asks for pieces.
-    pub(crate) fn ask(&self, first: u32, count: u32, wish: Wish) -> Awaited {
+    pub fn ask(&self, first: u32, count: u32, wish: Wish) -> Awaited {
         let answer = Arc::new(AtomicU8::new(PENDING));
         (self.ask)(Ask { first, count, wish, answer: Arc::clone(&answer) });
         Awaited(answer)
@@ -234,7 +234,7 @@ impl Drop for Ask {
 
 impl Awaited {
     /// Whether the wish was granted. `None`: there is no answer yet.
-    pub(crate) fn answer(&self) -> Option<Outcome> {
+    pub fn answer(&self) -> Option<Outcome> {
         match self.0.load(Ordering::Acquire) {
             PENDING => None,
             DONE => Some(Ok(())),

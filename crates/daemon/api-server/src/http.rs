@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use api::{
-    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSpec,
-    DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Erasure, Event, EventKind, Events,
+    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskPatch, DiskSnapshot,
+    DiskSpec, DiskState, DiskVerdict, Drive, DriveHealth, DrivePolicy, DriveRemoval, Erasure, Event, EventKind, Events,
     EventsAfter, Exported, HeldRow, HostKeys, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LivePoller,
-    LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, Operation, OperationState, PollerRow,
-    Predicted, PriceRow, Problem, Rewrapped, Snapshot, Step, TenantKey, TenantRow, Wipe,
+    LiveTenant, LiveVerdict, MAX_EVENT_WAIT_S, MAX_SPAN_MS, Moved, NewDrive, NewSnapshots, Operation, OperationState,
+    PollerRow, PoolRoom, Predicted, PriceRow, Problem, Rewrapped, Rollback, Snapshot, Step, TenantKey, TenantRow, Wipe,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -27,6 +27,7 @@ use crate::api_state::Asked;
 use crate::client_stream::HandedOver;
 use crate::foreign_pages;
 use crate::http_observed;
+use crate::http_snapshots;
 use crate::http_why;
 use crate::json_body::Object;
 use crate::roles::Role;
@@ -53,8 +54,9 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         license(name = "Apache-2.0")
     ),
     paths(
-        list, create, show, change, delete, erase, reencrypt, unlock, host_keys, attach, detach, operations, drives,
-        add_drive, remove_drive, apply, export, events, http_observed::metrics, http_why::why,
+        list, create, show, change, delete, erase, reencrypt, http_snapshots::snapshot, http_snapshots::roll_back,
+        http_snapshots::delete_snapshot, unlock, host_keys, attach, detach, operations, drives, add_drive, remove_drive, apply, export, events, http_observed::metrics,
+        http_why::why,
         http_why::last_hour, http_why::trace, http_observed::live, http_observed::live_of, stats::stats
     ),
     components(schemas(
@@ -73,6 +75,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         BoundRow,
         Ceilings,
         Disk,
+        DiskSnapshot,
         DiskState,
         DiskVerdict,
         Drive,
@@ -90,12 +93,15 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Moved,
         DiskSpec,
         NewDrive,
+        NewSnapshots,
         Operation,
         OperationState,
         PollerRow,
+        PoolRoom,
         Predicted,
         PriceRow,
         Problem,
+        Rollback,
         Snapshot,
         TenantKey,
         TenantRow,
@@ -151,6 +157,9 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/disks/{name}/attachments", post(attach))
         .route("/v1/disks/{name}/trace", post(http_why::trace))
         .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
+        .route("/v1/snapshots", post(http_snapshots::snapshot))
+        .route("/v1/disks/{name}/rollback", post(http_snapshots::roll_back))
+        .route("/v1/disks/{name}/snapshots/{snapshot}", axum::routing::delete(http_snapshots::delete_snapshot))
         .route("/v1/host-keys", put(host_keys))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
@@ -266,7 +275,10 @@ async fn in_time(request: Request, next: Next) -> Response {
 }
 
 /// Sends a command to the owner and waits for its answer.
-async fn ask<T: Send + 'static>(daemon: &Handle, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T, Refused> {
+pub(crate) async fn ask<T: Send + 'static>(
+    daemon: &Handle,
+    command: impl FnOnce(Reply<T>) -> DiskCommand,
+) -> Result<T, Refused> {
     let (answer, answered) = oneshot::channel();
     daemon.tell(Command::Disk(command(Box::new(move |it| {
         // The client may have disconnected.

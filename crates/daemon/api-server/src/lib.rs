@@ -22,6 +22,7 @@ pub mod connection_slots;
 pub mod foreign_pages;
 pub mod http;
 mod http_observed;
+mod http_snapshots;
 mod http_why;
 pub mod json_body;
 mod live;

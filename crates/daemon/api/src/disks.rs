@@ -112,6 +112,11 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub thin: Option<bool>,
+    /// The disk begins as a snapshot of a thin disk, `DISK@SNAPSHOT`, and shares its pieces. It has the snapshot's drive,
+    /// block size and encryption, and at least its size.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[arg(skip)]
+    pub clone_of: Option<String>,
     /// How much of the pool is kept for a thin disk, such as `4GiB`: wiped and ready for its first writes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "SIZE")]
@@ -179,6 +184,35 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "N", requires = "attach")]
     pub nsid: Option<u32>,
+}
+
+/// What a thin disk held at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskSnapshot {
+    /// Unique among those of its disk.
+    pub name: String,
+    /// The disk's size then, in bytes.
+    pub size_bytes: u64,
+    /// Bytes of the pool that it has, shared ones included.
+    pub pool_bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub made_s: u64,
+}
+
+/// Snapshots to make, all of them at one instant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSnapshots {
+    /// Each `DISK@SNAPSHOT`: 1 to 63 of `a-z 0-9 _ -`. All disks are on one drive.
+    pub snapshots: Vec<String>,
+}
+
+/// The snapshot that a disk becomes like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    /// Its name.
+    pub snapshot: String,
 }
 
 /// The `[[tenant]]` sections of a configuration, as [`DiskSpec::to_section`] writes them.
@@ -279,6 +313,9 @@ pub struct Disk {
     /// Bytes of the pool that a thin disk has, shared ones included. Absent: the disk is not thin.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pool_bytes: Option<u64>,
+    /// What a thin disk held at earlier times, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub snapshots: Vec<DiskSnapshot>,
     /// Block size in bytes, as last formatted.
     pub lba_bytes: u32,
     /// `vfio-user`, `vhost-user-blk`, `ublk` or `namespace`. A namespace has no socket: it is part of its tenants'

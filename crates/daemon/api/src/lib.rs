@@ -23,8 +23,8 @@ mod why;
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
 pub use disks::{
-    Deletion, Disk, DiskSpec, DiskState, DiskVerdict, Erasure, HostKeys, Operation, OperationState, Problem, Rewrapped,
-    TenantKey, Wipe, labels_in_words,
+    Deletion, Disk, DiskSnapshot, DiskSpec, DiskState, DiskVerdict, Erasure, HostKeys, NewSnapshots, Operation,
+    OperationState, Problem, Rewrapped, Rollback, TenantKey, Wipe, labels_in_words,
 };
 pub use document::{Items, document};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, PoolRoom};

@@ -15,7 +15,7 @@ use crate::DiskSpec;
 pub struct DiskPatch(Map<String, Value>);
 
 /// What a disk has from its start.
-const FIXED: [&str; 7] = ["name", "drive", "lba_size", "encryption", "thin", "attach", "nsid"];
+const FIXED: [&str; 8] = ["name", "drive", "lba_size", "encryption", "thin", "clone_of", "attach", "nsid"];
 const OF_GUARANTEED: [&str; 3] = ["latency_target", "latency_percentile", "overcommit"];
 const OF_BEST_EFFORT: [&str; 3] = ["weight", "min_iops", "min_bandwidth"];
 const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"];

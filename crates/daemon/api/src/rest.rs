@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskPatch, DiskSpec, Drive, DriveRemoval, Erasure, Events, EventsAfter,
-    Exported, HostKeys, Live, NewDrive, Operation, Problem, Rewrapped, Snapshot, StatsAsked, TenantKey, TraceAsked,
-    Why, WhyAsked, Wipe,
+    Exported, HostKeys, Live, NewDrive, NewSnapshots, Operation, Problem, Rewrapped, Rollback, Snapshot, StatsAsked,
+    TenantKey, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -153,6 +153,33 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn reencrypt(&self, name: &str) -> Result<Disk> {
         self.ask(Method::POST, &format!("{}/reencrypt", at(name)?), None::<&()>)
+    }
+
+    /// Makes snapshots of thin disks, all at one instant: each `DISK@SNAPSHOT`.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn snapshot(&self, snapshots: &NewSnapshots) -> Result<Vec<Disk>> {
+        self.ask(Method::POST, "/v1/snapshots", Some(snapshots))
+    }
+
+    /// Has a thin disk become as its snapshot is.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn roll_back(&self, name: &str, snapshot: &str) -> Result<Disk> {
+        let rollback = Rollback { snapshot: snapshot.to_owned() };
+        self.ask(Method::POST, &format!("{}/rollback", at(name)?), Some(&rollback))
+    }
+
+    /// Deletes a snapshot of a thin disk.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn delete_snapshot(&self, name: &str, snapshot: &str) -> Result<Disk> {
+        // An invalid name must fail here: in a URL it could name another path.
+        at(snapshot)?;
+        self.ask(Method::DELETE, &format!("{}/snapshots/{snapshot}", at(name)?), None::<&()>)
     }
 
     /// Hands over a tenant's own key of a disk.

@@ -114,11 +114,20 @@ fn step(sink: &mut Sink<'_>, key: &str, size: Size, span: &Range<usize>) {
 
 fn room(sink: &mut Sink<'_>, draft: &Draft) {
     let Some((size, span)) = draft.device.as_ref().and_then(|d| d.size).zip(draft.marks.size.clone()) else { return };
-    let asked: u128 = sizes(draft).map(|size| u128::from(size.get_ref().0)).sum();
+    // Thin disks have the pool's room.
+    let ranged = draft.tenants.iter().filter(|tenant| tenant.thin.0 != Some(true)).filter_map(|it| it.size.as_ref());
+    let namespaces = draft.namespaces.iter().filter_map(|namespace| namespace.size.as_ref());
+    let pool = draft.device.as_ref().and_then(|device| device.pool).map_or(0, |pool| pool.size.0);
+    let disks: u128 = ranged.chain(namespaces).map(|size| u128::from(size.get_ref().0)).sum();
+    let asked = disks + u128::from(pool);
     if let Some(excess) = asked.checked_sub(u128::from(size.0)).filter(|excess| *excess > 0) {
         let shown =
             |bytes: u128| u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |b| Size(b).to_string());
-        let who = if draft.namespaces.is_empty() { "tenants" } else { "tenants and namespaces" };
+        let who = match (draft.namespaces.is_empty(), pool) {
+            (true, 0) => "tenants",
+            (false, 0) => "tenants and namespaces",
+            _ => "pool and all disks that are not thin",
+        };
         let what = format!("the {who} ask for {} in all, the device has {size}", shown(asked));
         sink.at(&span, what, format!("make {who} smaller by {}, or the device larger", shown(excess)));
     }

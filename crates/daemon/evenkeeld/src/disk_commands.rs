@@ -102,6 +102,18 @@ impl Owner {
                 Some(drive) => drive.reencrypt_disk(&name),
                 None => Err(self.no_such_disk(&name)),
             }),
+            DiskCommand::Snapshot(wanted, reply) => match self.drive_of_all(&wanted) {
+                Ok(drive) => drive.make_snapshots(wanted, reply),
+                Err(error) => reply(Err(error)),
+            },
+            DiskCommand::RollBack(name, snapshot, reply) => match self.find_drive(&name) {
+                Some(drive) => drive.roll_back(&name, &snapshot, reply),
+                None => reply(Err(self.no_such_disk(&name))),
+            },
+            DiskCommand::DeleteSnapshot(name, snapshot, reply) => reply(match self.find_drive(&name) {
+                Some(drive) => drive.delete_snapshot(&name, &snapshot),
+                None => Err(self.no_such_disk(&name)),
+            }),
             DiskCommand::Unlock(name, handed, reply) => match self.find_drive(&name) {
                 Some(drive) => drive.unlock_disk(&name, handed, reply),
                 None => reply(Err(self.no_such_disk(&name))),
@@ -210,6 +222,9 @@ impl Owner {
             let title = "nsid is only for a namespace, and no tenant to attach it to is given";
             return Err(DiskError::new(Reason::Invalid, title, "name the tenant to attach it to, or leave nsid out"));
         }
+        if let Some(of) = &disk.clone_of {
+            return self.clone_disk(disk, of);
+        }
         let section = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
             let id = drive.state.same_disk(&disk.name, &section)?;
@@ -225,7 +240,7 @@ impl Owner {
         }
         let (id, proposal) = self.choose_drive(disk, &section)?;
         let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
-        Ok((drive.create_disk(proposal)?, true))
+        Ok((drive.create_disk(proposal, None)?, true))
     }
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
@@ -243,19 +258,19 @@ impl Owner {
     }
 
     /// Once its drive is back, there would be two disks of that name.
-    fn refuse_absent_name(&self, name: &str) -> Result<(), DiskError> {
+    pub(crate) fn refuse_absent_name(&self, name: &str) -> Result<(), DiskError> {
         let is_there = self.drives.values().any(|drive| drive.has_disk(name));
         let Some(why) = self.absent.why(name).filter(|_| !is_there) else { return Ok(()) };
         let title = format!("there is another disk {name:?} already, which is not served: {why}");
         Err(DiskError::new(Reason::NameTaken, title, "choose another name, or restore that drive"))
     }
 
-    fn no_such_disk(&self, name: &str) -> DiskError {
+    pub(crate) fn no_such_disk(&self, name: &str) -> DiskError {
         self.absent.why(name).map_or_else(|| DiskError::no_such_disk(name), |why| disk_missing(name, &why))
     }
 
     /// The drive that a new disk goes to, and what comes of the disk there.
-    fn choose_drive(&self, disk: &DiskSpec, section: &str) -> Result<(DriveId, Proposal), DiskError> {
+    pub(crate) fn choose_drive(&self, disk: &DiskSpec, section: &str) -> Result<(DriveId, Proposal), DiskError> {
         let is_wanted =
             |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config().device.name);
         let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
@@ -319,10 +334,11 @@ impl ServedDrive {
         Ok(proposal)
     }
 
-    fn create_disk(&mut self, Proposal { config, tenant, section }: Proposal) -> Result<Disk, DiskError> {
+    pub(crate) fn create_disk(&mut self, proposal: Proposal, key: Option<StoredKey>) -> Result<Disk, DiskError> {
+        let Proposal { config, tenant, section } = proposal;
         let name = tenant.name.clone();
         let here = self.state.shared_config();
-        self.add(tenant, &here, Some(&section)).map_err(disk_error)?;
+        self.add_with(tenant, &here, Some(&section), key).map_err(disk_error)?;
         self.take(config);
         self.find_disk(&name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)
     }
@@ -384,9 +400,11 @@ impl ServedDrive {
         }
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
+            live.tenant.reserve = tenant.reserve;
             (live.tenant.demand, live.tenant.labels) = (tenant.demand.clone(), tenant.labels.clone());
             live.tenant.group = tenant.group.clone();
         }
+        self.keep_for(name, tenant.reserve).map_err(disk_error)?;
         self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
         let terms = reached.is_empty() || before_terms != tenant.terms;
@@ -479,6 +497,7 @@ impl ServedDrive {
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             pool_bytes: placement.and_then(|it| self.pool.as_ref()?.bytes_of(it.thin.as_ref()?.map)),
+            snapshots: self.describe_snapshots(placement.and_then(|it| it.thin.as_ref())),
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
             queues: Some(tenant.queues),

@@ -105,6 +105,28 @@ impl DiskKeys {
         }
     }
 
+    /// The key of a clone, which is that of its origin. `None`: neither is encrypted.
+    ///
+    /// # Errors
+    /// The origin's key is its tenant's, or not here.
+    pub(crate) fn of_clone(&self, origin: &Placement, name: &str) -> Result<Option<StoredKey>, DiskError> {
+        let title = format!("disk {:?} can't be cloned", origin.name);
+        match (&origin.key, &self.host) {
+            (None, _) => Ok(None),
+            (Some(StoredKey::Host(wrapped)), Some(host)) => {
+                let opened = wrapped.unwrap(host, &origin.serial);
+                let secret = opened.map_err(|why| DiskError::new(Reason::Invalid, title, why.to_string()))?;
+                let key = WrappedKey::wrap(&secret, host.present(), &serial_of(name));
+                key.map(StoredKey::Host).map(Some).ok_or_else(|| no_random_bytes(name))
+            }
+            (Some(StoredKey::Tenant { .. }), _) => {
+                let remedy = "its key is its tenant's: create another disk, and copy the data in a guest";
+                Err(DiskError::new(Reason::Invalid, title, remedy))
+            }
+            _ => Err(DiskError::new(Reason::Invalid, title, self.no_host_key().1)),
+        }
+    }
+
     /// Another key of a disk, which makes its data noise.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use api::{DiskError, EventKind};
 use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, DeviceLock, Home, Tenant};
 use io_model::{Extents, HeldRange, Nanos, TenantId};
+use keys::StoredKey;
 use layout::{LayoutFile, Placement, SanitizeState};
 use policy::{Class, Percentile, PolicyConfig, Terms};
 use poller::TenantProbes;
@@ -27,6 +28,7 @@ use crate::error_texts::not_durable;
 use crate::log;
 use crate::namespaces::Then;
 use crate::reencryption_state::Reencryptions;
+use crate::snapshots::Snapshots;
 use crate::startup::{self, OpenedDrive};
 use crate::thin_disks::ThinPool;
 use crate::wipe_state::Wiper;
@@ -111,6 +113,7 @@ pub struct ServedDrive {
     pub(crate) reencryptions: Reencryptions,
     /// What thin disks share, if the drive has a pool.
     pub(crate) pool: Option<ThinPool>,
+    pub(crate) snapshots: Snapshots,
     /// Of encrypted disks, by name: what keeps commands away from a part of each.
     pub(crate) held: BTreeMap<String, Arc<HeldRange>>,
     pub(crate) foresight: Arc<Foresight>,
@@ -151,6 +154,7 @@ impl ServedDrive {
             wiper: Wiper::default(),
             reencryptions: Reencryptions::default(),
             pool: None,
+            snapshots: Snapshots::default(),
             held: BTreeMap::new(),
             forecasts: forecasts.clone(),
             groups,
@@ -217,6 +221,7 @@ impl ServedDrive {
             Happening::Reencrypted(id, result) => self.reencrypted(id, result),
             Happening::ReencrypterLeft(id) => self.reencrypter_left(id),
             Happening::Quiet(map, witness) => self.drop_when_quiet(map, &witness),
+            Happening::Frozen(token) => self.frozen(token),
             Happening::Room(room) => self.tell_room(room),
             Happening::PoolFailed(why) => self.pool_fails(&why),
             Happening::DriveFailing(what) => self.drive_fails(&what),
@@ -294,7 +299,10 @@ impl ServedDrive {
     /// A disk comes, and has a place on the drive. `section`: of a disk that the configuration file does not have.
     pub(crate) fn create(&mut self, mut disk: NewDisk, section: Option<&str>) -> Result<TenantId> {
         let id = self.new_id();
-        self.give_key(&mut disk)?;
+        // A clone has the key of its origin.
+        if disk.key.is_none() {
+            self.give_key(&mut disk)?;
+        }
         self.apply(StateCommand::Create { id, disk, section: section.map(str::to_owned) })?;
         Ok(id)
     }
@@ -318,12 +326,23 @@ impl ServedDrive {
     }
 
     /// A tenant comes with a disk. `section` as for [`create`](Self::create). A failure leaves no trace of the disk.
-    pub(crate) fn add(&mut self, mut tenant: Tenant, config: &Config, section: Option<&str>) -> Result<()> {
+    pub(crate) fn add(&mut self, tenant: Tenant, config: &Config, section: Option<&str>) -> Result<()> {
+        self.add_with(tenant, config, section, None)
+    }
+
+    /// As [`add`](Self::add), of a disk with that key. `None`: it gets one of its own, if it is to be encrypted.
+    pub(crate) fn add_with(
+        &mut self,
+        mut tenant: Tenant,
+        config: &Config,
+        section: Option<&str>,
+        key: Option<StoredKey>,
+    ) -> Result<()> {
         tenant.lba_bytes = tenant.lba_bytes.max(self.state.facts().block_bytes);
         self.pollers.check_cpus(&tenant)?;
         let is_new = self.state.layout().is_some() && self.state.placement(&tenant.name).is_none();
         let (name, size) = (tenant.name.clone(), tenant.size);
-        let id = self.create((&tenant).into(), section)?;
+        let id = self.create(NewDisk { key, ..(&tenant).into() }, section)?;
         if let Err(error) = self.serve(id, tenant, config) {
             if is_new && let Err(error) = self.apply(StateCommand::Withdraw(id)) {
                 (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its range stays reserved: {error}"));

@@ -28,6 +28,7 @@ use rustix::fs::OFlags;
 use state::Command as StateCommand;
 
 use crate::served_drive::ServedDrive;
+use crate::snapshots::pool_error;
 
 /// What the thin disks of a drive share.
 pub(crate) struct ThinPool {
@@ -40,6 +41,11 @@ impl ThinPool {
     /// What pollers read of a disk.
     pub(crate) fn table(&self, map: u32) -> Option<Arc<PieceMap>> {
         self.tables.get(&map).cloned()
+    }
+
+    /// What gives pieces.
+    pub(crate) fn pieces(&self) -> &Pieces {
+        &self.pieces
     }
 
     /// Bytes of the pieces of a map.
@@ -163,8 +169,18 @@ impl ServedDrive {
         let pool = self.pool.as_mut().context("the drive has no pool")?;
         let table = pool.pieces.open(MapId(thin.map), thin.size_bytes)?;
         pool.tables.insert(thin.map, table);
+        self.keep_for(name, reserve)
+    }
+
+    /// Keeps so much of the pool for a thin disk.
+    ///
+    /// # Errors
+    /// The pool has not as much.
+    pub(crate) fn keep_for(&self, name: &str, reserve: Size) -> Result<()> {
+        let thin = self.state.placement(name).and_then(|placement| placement.thin.as_ref());
+        let (Some(thin), Some(pool)) = (thin, &self.pool) else { return Ok(()) };
         let kept = pool.pieces.reserve(MapId(thin.map), reserve.0.min(thin.size_bytes));
-        kept.with_context(|| format!("{reserve} of the pool can't be kept for disk {name:?}"))
+        kept.map_err(pool_error).with_context(|| format!("{reserve} of the pool can't be kept for disk {name:?}"))
     }
 
     /// No poller uses these maps any more.

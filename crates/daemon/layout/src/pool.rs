@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::placement::{Placement, Thin};
+use crate::placement::{Placement, Snapshot, Thin};
 use crate::space::{self, Extent};
 
 /// Pieces have from 64 KiB to 4 MiB: smaller ones make maps large, larger ones are long to copy.
@@ -110,8 +110,25 @@ impl Layout {
         Some(map)
     }
 
+    /// A thin disk has one more snapshot, whose map is new. `false`: there is no such disk, or no pool.
+    pub fn add_snapshot(&mut self, name: &str, snapshot: Snapshot) -> bool {
+        let next = snapshot.map.saturating_add(1);
+        let (Some(pool), Some(_)) = (&mut self.pool, self.tenants.iter().find(|it| it.name == name)) else {
+            return false;
+        };
+        pool.next_map = pool.next_map.max(next);
+        self.thin_mut(name).map(|thin| thin.snapshots.push(snapshot)).is_some()
+    }
+
+    /// A thin disk has one snapshot less. Returns its map.
+    pub fn remove_snapshot(&mut self, name: &str, snapshot: &str) -> Option<u32> {
+        let snapshots = &mut self.thin_mut(name)?.snapshots;
+        let at = snapshots.iter().position(|it| it.name == snapshot)?;
+        Some(snapshots.remove(at).map)
+    }
+
     /// What is recorded of a thin disk, to change it.
-    pub fn thin_mut(&mut self, name: &str) -> Option<&mut Thin> {
+    pub(crate) fn thin_mut(&mut self, name: &str) -> Option<&mut Thin> {
         self.tenants.iter_mut().find(|placement| placement.name == name)?.thin.as_mut()
     }
 

@@ -51,6 +51,12 @@ pub enum DiskCommand {
     Erase(String, Erasure, Reply<Result<Disk, DiskError>>),
     /// Give an encrypted disk another key, and keep its data.
     Reencrypt(String, Reply<Result<Disk, DiskError>>),
+    /// Snapshots of thin disks at one instant, by disk.
+    Snapshot(Vec<(String, String)>, Reply<Result<Vec<Disk>, DiskError>>),
+    /// A thin disk becomes as its snapshot.
+    RollBack(String, String, Reply<Result<Disk, DiskError>>),
+    /// A snapshot goes.
+    DeleteSnapshot(String, String, Reply<Result<Disk, DiskError>>),
     /// A tenant's own key of a disk; answered once nothing has a former one.
     Unlock(String, Handed, Reply<Result<Disk, DiskError>>),
     /// The lines of a host key's file, for all disks.

@@ -39,6 +39,8 @@ pub enum Happening {
     ReencrypterLeft(TenantId),
     /// Drop the witness once no command of the thin disk with that map is in flight that was fetched before.
     Quiet(MapId, Witness),
+    /// No write is in flight to the disks that were frozen for this.
+    Frozen(u64),
     /// How much of the pool is left.
     Room(RoomState),
     /// The file of thin disks' maps can't be written.

@@ -4,7 +4,7 @@ use config::{Config, Encryption, Namespace, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use keys::StoredKey;
-use layout::{Layout, Sanitize, WipeMethod};
+use layout::{Layout, Sanitize, Snapshot, WipeMethod};
 
 use crate::attachments::{At, NamespaceOrder};
 use crate::disks::Kind;
@@ -96,6 +96,15 @@ pub enum Command {
     },
     /// Encrypted disks get other keys: nobody can read their data any more. Or the keys are stored in another way.
     ReplaceKeys(Vec<(String, StoredKey)>),
+    /// Thin disks have snapshots, by disk. The pool has their maps.
+    Snapshot(Vec<(String, Snapshot)>),
+    /// A snapshot goes.
+    DeleteSnapshot {
+        /// Its disk.
+        disk: String,
+        /// Its name.
+        snapshot: String,
+    },
     /// The pool's file has this number, or does not exist (`None`), and gets another one.
     RenewPool {
         /// What the file has.

@@ -12,7 +12,9 @@ use layout::{Layout, Placement, Sanitize, Wanted, WipeMethod, Wiping};
 use crate::attachments::{At, Attachments, NamespaceOrder};
 use crate::command::{Command, Effect, Effects, NewDisk, Record};
 use crate::disks::{Disk, Disks, Kind, Phase, zeroing_of};
-use crate::errors::{being_reencrypted, broken, no_room, no_room_to_grow, no_shrinking, nobody, not_encrypted};
+use crate::errors::{
+    being_reencrypted, broken, no_room, no_room_to_grow, no_shrinking, no_such_snapshot, nobody, not_encrypted,
+};
 use crate::jobs::Jobs;
 
 /// What the daemon knows of the drive itself.
@@ -190,6 +192,16 @@ impl DriveState {
             Command::Change { name, section, size_bytes } => self.change(&name, section.as_deref(), size_bytes),
             Command::Delete { name, wipe } => self.delete(&name, wipe),
             Command::ReplaceKeys(keys) => self.replace_keys(keys),
+            Command::Snapshot(snapshots) => {
+                let layout = self.layout_mut().ok_or_else(broken)?;
+                let are_added = snapshots.into_iter().all(|(disk, snapshot)| layout.add_snapshot(&disk, snapshot));
+                if are_added { Ok(self.recorded(Vec::new())) } else { Err(broken()) }
+            }
+            Command::DeleteSnapshot { disk, snapshot } => {
+                let removed = self.layout_mut().and_then(|layout| layout.remove_snapshot(&disk, &snapshot));
+                let map = removed.ok_or_else(|| no_such_snapshot(&disk, &snapshot))?;
+                Ok(self.recorded(vec![Effect::RemoveMaps(vec![map])]))
+            }
             Command::RenewPool { former, id } => {
                 self.layout_mut().ok_or_else(broken)?.renew_pool(former, id);
                 Ok(self.recorded(Vec::new()))

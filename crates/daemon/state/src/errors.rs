@@ -117,3 +117,9 @@ pub fn being_reencrypted(name: &str) -> DiskError {
 pub fn broken() -> DiskError {
     DiskError::new(Reason::Failed, "the daemon has lost track of it", "please report this, with the daemon's log")
 }
+
+/// There is no snapshot of that name.
+pub fn no_such_snapshot(disk: &str, snapshot: &str) -> DiskError {
+    let title = format!("disk {disk:?} has no snapshot {snapshot:?}");
+    DiskError::new(Reason::NoSuchDisk, title, format!("`evenkeel disk show {disk}` lists its snapshots"))
+}

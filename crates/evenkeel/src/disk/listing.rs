@@ -1,7 +1,7 @@
 //! `evenkeel disk list`: the disks, as a table or as names.
 
 use anyhow::Result;
-use api::{Attachment, Disk, Drive, Items, Rest, labels_in_words};
+use api::{Attachment, Disk, DiskSnapshot, Drive, Items, Rest, labels_in_words};
 use io_model::units::Size;
 
 use super::Daemon;
@@ -93,7 +93,11 @@ pub(super) fn one(disk: &Disk) -> String {
     let locked = disk.locked_why.as_ref().map(|why| format!("locked: {}\n", table::shown(why)));
     let lost = disk.lost_on_restart.as_ref().map(|why| format!("lost on a restart of the daemon: {why}\n"));
     let key: String = encrypted.into_iter().chain(locked).collect();
-    disks(std::slice::from_ref(disk)) + &served + &serial + &key + &lost.unwrap_or_default() + &group + &labels
+    let thin = disk.pool_bytes.map(|bytes| format!("thin: {} of the pool\n", Size(bytes))).unwrap_or_default();
+    let snapshot =
+        |it: &DiskSnapshot| format!("snapshot: {}@{}, {} of the pool\n", disk.name, it.name, Size(it.pool_bytes));
+    let thin = disk.snapshots.iter().map(snapshot).fold(thin, |all, line| all + &line);
+    disks(std::slice::from_ref(disk)) + &thin + &served + &serial + &key + &lost.unwrap_or_default() + &group + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

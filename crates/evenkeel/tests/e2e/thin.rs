@@ -2,6 +2,7 @@
 
 use crate::apply::listed;
 use crate::disks::{done, refused};
+use crate::encryption::{detached, host_key};
 use crate::guest::pattern;
 use crate::harness::{Home, wait_for};
 
@@ -80,5 +81,55 @@ fn a_thin_disk_takes_room_as_it_is_written() {
     daemon.stop();
     let daemon = home.serve();
     assert_eq!(pool_bytes(&home, "other"), 16 * MIB);
+    daemon.stop();
+}
+
+/// A snapshot that changes with its disk, a clone that sees another one's writes, or one that is lost with a kill.
+#[test]
+fn snapshots_stay_as_they_are_and_clones_go_their_own_ways() {
+    const PIECE: u64 = 2048;
+    let home = Home::new();
+    host_key(&home);
+    let keys = "[keys]\nhost_key = \"HOST/host.key\"\n";
+    home.configure(&(keys.to_owned() + &FILE.replace("thin = true", "thin = true\nencryption = \"host\"")));
+    let daemon = home.serve();
+    let [first, second, third] = [1, 2, 3].map(|seed| pattern(seed, 64 << 10));
+    // Blocks of 4096 bytes, since it is encrypted.
+    let at = |piece: u64| piece * PIECE / 8;
+    let mut guest = home.attach("thin");
+    [0, 3, 7].iter().for_each(|piece| guest.write(at(*piece), &first).unwrap());
+    let made = listed(&home, &["disk", "snapshot", "thin@one", "--json"]);
+    assert_eq!((made[0]["snapshots"][0]["name"].as_str(), pool_bytes(&home, "thin")), (Some("one"), 3 << 20));
+    guest.write(at(3), &second).unwrap();
+    assert!(guest.read(at(3), 16).unwrap() == second && guest.read(at(7), 16).unwrap() == first);
+    assert_eq!(free_bytes(&home), 12 << 20, "one piece was copied");
+    done(&home, "clone thin@one --to copy");
+    done(&home, "clone thin@one --to other");
+    let mut copy = home.attach("copy");
+    assert!([0, 3, 7].iter().all(|piece| copy.read(at(*piece), 16).unwrap() == first));
+    copy.write(at(0), &third).unwrap();
+    assert!(guest.read(at(0), 16).unwrap() == first);
+    assert!(refused(&home, "rollback thin@one --yes").contains("is attached to a client"));
+    assert!(refused(&home, "snapshot thin@one").contains("has a snapshot \"one\" already"));
+    assert!(refused(&home, "snapshot thick@one").contains("is not thin"));
+    assert!(refused(&home, "clone thin@two --to more").contains("has no snapshot \"two\""));
+    drop((guest, copy));
+    // Killed.
+    drop(daemon);
+    let daemon = home.serve();
+    let read = |disk: &str, piece| home.attach(disk).read(at(piece), 16).unwrap();
+    assert!(read("thin", 3) == second && read("copy", 0) == third && read("other", 0) == first);
+    detached(&home, "thin");
+    done(&home, "rollback thin@one --yes");
+    assert!(read("thin", 3) == first);
+    // Deleting one takes nothing from the others.
+    done(&home, "delete thin@one --yes");
+    assert!(read("thin", 7) == first && read("other", 3) == first);
+    detached(&home, "copy");
+    done(&home, "delete copy --yes --wait");
+    detached(&home, "other");
+    done(&home, "delete other --yes --wait");
+    wait_for("room", || (free_bytes(&home) == 13 << 20).then_some(()));
+    assert!(read("thin", 0) == first);
     daemon.stop();
 }

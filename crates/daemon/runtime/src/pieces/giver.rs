@@ -371,3 +371,6 @@ impl Giver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

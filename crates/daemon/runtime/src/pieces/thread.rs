@@ -158,12 +158,16 @@ impl Pieces {
         })
     }
 
-    /// Gives a map what another one has. No command uses it.
+    /// Gives a frozen map what another one has. Then it is not frozen any more, even if this fails.
     ///
     /// # Errors
     /// As for [`share`](Self::share).
     pub fn roll_back(&self, map: MapId, to: MapId) -> Result<(), PiecesError> {
-        self.change(move |giver| giver.roll_back(map, to))
+        self.change(move |giver| {
+            let done = giver.roll_back(map, to);
+            giver.thaw(&[map]);
+            done
+        })
     }
 
     /// The pool has more pieces of the drive, which need wiping unless they are `clean`.

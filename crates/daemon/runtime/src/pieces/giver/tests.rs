@@ -1,0 +1,142 @@
+use std::sync::mpsc::{Receiver, channel};
+
+use io_model::{Awaited, DeviceError};
+use pieces::Maps;
+
+use super::*;
+
+const PIECE_BYTES: u64 = 65_536;
+const ONE: MapId = MapId(2);
+const OTHER: MapId = MapId(3);
+
+/// A pool of `size` pieces, all of them clean, from the tenth piece of the drive on, with two disks.
+struct World {
+    giver: Giver,
+    tables: [Arc<PieceMap>; 2],
+    asks: Receiver<(MapId, Ask)>,
+    begun: BTreeSet<Place>,
+}
+
+impl World {
+    fn new(size: u32) -> Self {
+        let mut pool = Pool::new(vec![10..10 + size], Maps::new(), &BTreeMap::new()).unwrap();
+        (10..10 + size).for_each(|number| pool.is_zero(number));
+        let mut giver = Giver::new(pool, PIECE_BYTES);
+        let (sender, asks) = channel();
+        let tables = [ONE, OTHER].map(|map| {
+            let sender = sender.clone();
+            let ask = move |ask| sender.send((map, ask)).unwrap();
+            Arc::new(PieceMap::new(PIECE_BYTES, 8 * PIECE_BYTES, ask))
+        });
+        for (map, table) in [ONE, OTHER].into_iter().zip(&tables) {
+            giver.add(map, 8);
+            giver.show(map, Arc::clone(table));
+        }
+        Self { giver, tables, asks, begun: BTreeSet::new() }
+    }
+
+    fn ask(&mut self, disk: usize, first: u32, wish: Wish) -> Awaited {
+        let awaited = self.tables[disk].ask(first, 1, wish);
+        let (map, ask) = self.asks.recv().unwrap();
+        self.giver.ask(map, ask);
+        awaited
+    }
+
+    /// The batch is durable. Returns freed places and jobs for the mover.
+    fn commit(&mut self) -> (Vec<Place>, Vec<MoverJob>) {
+        let _ = self.giver.take_batch();
+        let freed = self.giver.publish().into_values().flatten().collect();
+        (freed, self.giver.jobs(&mut self.begun))
+    }
+
+    fn piece(&self, disk: usize, index: u32) -> Piece {
+        self.tables[disk].piece(index)
+    }
+}
+
+/// A command that goes on before what it relies on is durable.
+#[test]
+fn nothing_is_seen_before_it_is_durable() {
+    let mut world = World::new(4);
+    let asked = [0, 1].map(|disk| world.ask(disk, 5, Wish::Write));
+    assert_eq!(asked.each_ref().map(Awaited::answer), [None, None]);
+    assert_eq!([world.piece(0, 5), world.piece(1, 5)], [Piece::None, Piece::None]);
+    assert_eq!(world.commit(), (Vec::new(), Vec::new()));
+    assert_eq!(asked.each_ref().map(Awaited::answer), [Some(Ok(())), Some(Ok(()))]);
+    assert_eq!([world.piece(0, 5), world.piece(1, 5)], [Piece::Own(10), Piece::Own(11)]);
+    // A write that can't be recorded fails, and the disk keeps what it has.
+    let asked = world.ask(0, 6, Wish::Write);
+    let _ = world.giver.take_batch();
+    world.giver.give_up();
+    assert_eq!((asked.answer(), world.piece(0, 6)), (Some(Err(DeviceError::Medium)), Piece::None));
+}
+
+/// A write that fails although room comes, or that waits although none comes.
+#[test]
+fn a_write_waits_for_pieces_that_are_being_wiped_and_no_longer() {
+    let mut world = World::new(2);
+    let asked = [0, 1].map(|first| world.ask(0, first, Wish::Write));
+    world.commit();
+    assert!(asked.iter().all(|asked| asked.answer() == Some(Ok(()))));
+    let refused = world.ask(1, 0, Wish::Write);
+    assert_eq!((refused.answer(), world.giver.room()), (Some(Err(DeviceError::NoSpace)), RoomState::Full));
+    let given = world.ask(0, 1, Wish::Discard);
+    let (freed, jobs) = world.commit();
+    assert_eq!((given.answer(), world.piece(0, 1), freed.len(), jobs.len()), (Some(Ok(())), Piece::None, 1, 0));
+    // Commands may still use it.
+    let waits = world.ask(1, 0, Wish::Write);
+    world.giver.release(&freed);
+    let (_, jobs) = world.commit();
+    assert_eq!(jobs, [MoverJob { from_bytes: None, to_bytes: 11 * PIECE_BYTES }]);
+    assert_eq!(waits.answer(), None);
+    world.giver.moved(&jobs, true);
+    world.commit();
+    assert_eq!((waits.answer(), world.piece(1, 0)), (Some(Ok(())), Piece::Own(11)));
+    // A piece that the drive fails to wipe is given to nobody.
+    let _ = world.ask(1, 0, Wish::Discard);
+    let (freed, _) = world.commit();
+    world.giver.release(&freed);
+    let (_, jobs) = world.commit();
+    let waits = world.ask(0, 3, Wish::Write);
+    world.giver.moved(&jobs, false);
+    assert_eq!(waits.answer(), Some(Err(DeviceError::NoSpace)));
+}
+
+/// A snapshot that changes, a copy that is made twice, or one that is used before it is whole.
+#[test]
+fn a_shared_piece_is_copied_once() {
+    let mut world = World::new(4);
+    let _ = world.ask(0, 2, Wish::Write);
+    world.commit();
+    world.giver.freeze(&[ONE]);
+    assert_eq!(world.piece(0, 2), Piece::Shared(10));
+    let frozen = world.ask(0, 2, Wish::Write);
+    world.commit();
+    assert_eq!(frozen.answer(), None);
+    world.giver.share(&[(ONE, MapId(4))]).unwrap();
+    world.giver.thaw(&[ONE]);
+    let joined = world.ask(0, 2, Wish::Write);
+    let (_, jobs) = world.commit();
+    assert_eq!(jobs, [MoverJob { from_bytes: Some(10 * PIECE_BYTES), to_bytes: 11 * PIECE_BYTES }]);
+    assert_eq!([frozen.answer(), joined.answer()], [None, None]);
+    world.giver.moved(&jobs, true);
+    assert_eq!(world.commit(), (Vec::new(), Vec::new()), "the snapshot has the former one");
+    assert_eq!([frozen.answer(), joined.answer()], [Some(Ok(())), Some(Ok(()))]);
+    assert_eq!(world.piece(0, 2), Piece::Own(11));
+    // Once more, and the copy fails: the command fails, and what was half copied is wiped.
+    world.giver.share(&[(ONE, MapId(5))]).unwrap();
+    world.giver.thaw(&[ONE]);
+    let failing = world.ask(0, 2, Wish::Write);
+    let (_, jobs) = world.commit();
+    world.giver.moved(&jobs, false);
+    let (_, wipes) = world.commit();
+    assert_eq!(wipes, [MoverJob { from_bytes: None, to_bytes: jobs[0].to_bytes }]);
+    assert_eq!((failing.answer(), world.piece(0, 2)), (Some(Err(DeviceError::Medium)), Piece::Shared(11)));
+    // The disk goes amid a copy.
+    let lost = world.ask(0, 2, Wish::Write);
+    let (_, jobs) = world.commit();
+    world.giver.remove(&[ONE, MapId(4), MapId(5)]);
+    world.giver.moved(&jobs, true);
+    let (freed, _) = world.commit();
+    assert_eq!((lost.answer(), freed.len()), (Some(Err(DeviceError::Medium)), 3));
+}
