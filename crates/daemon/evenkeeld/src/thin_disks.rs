@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use api::{EventKind, PoolRoom};
+use api::{DiskError, EventKind, PoolRoom};
 use backend_cipher::Access;
 use client_socket::Level;
 use config::Tenant;
@@ -180,7 +180,10 @@ impl ServedDrive {
         let thin = self.state.placement(name).and_then(|placement| placement.thin.as_ref());
         let (Some(thin), Some(pool)) = (thin, &self.pool) else { return Ok(()) };
         let kept = pool.pieces.reserve(MapId(thin.map), reserve.0.min(thin.size_bytes));
-        kept.map_err(pool_error).with_context(|| format!("{reserve} of the pool can't be kept for disk {name:?}"))
+        kept.map_err(|error| {
+            let DiskError { reason, remedy, .. } = pool_error(error);
+            DiskError::new(reason, format!("{reserve} of the pool can't be kept for disk {name:?}"), remedy).into()
+        })
     }
 
     /// No poller uses these maps any more.

@@ -1,7 +1,7 @@
 //! `evenkeel disk snapshot`, `clone` and `rollback`.
 
 use anyhow::Result;
-use api::{DiskSpec, NewSnapshots, Problem, Rest};
+use api::{DiskSpec, Items, NewSnapshots, Problem, Rest};
 
 use super::listing::{disks, one};
 use super::options::in_options;
@@ -51,7 +51,7 @@ pub(super) struct Rollback {
 
 pub(super) fn make(Make { snapshots, daemon }: Make) -> Result<()> {
     let made = Rest::new(&daemon.socket).snapshot(&NewSnapshots { snapshots })?;
-    print(daemon.json, &made, || disks(&made))
+    print(daemon.json, &Items { items: &made }, || disks(&made))
 }
 
 pub(super) fn clone(Clone { snapshot, to, labels, daemon }: Clone) -> Result<()> {

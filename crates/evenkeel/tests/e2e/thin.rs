@@ -7,7 +7,7 @@ use crate::guest::pattern;
 use crate::harness::{Home, wait_for};
 
 const FILE: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
-                    pool = \"16MiB\"\npool_overcommit = 400\n\
+                    pool = \"16MiB\"\npool_overcommit = 800\n\
                     [[tenant]]\nname = \"thin\"\nsize = \"24MiB\"\nthin = true\n\
                     [[tenant]]\nname = \"thick\"\nsize = \"8MiB\"\n";
 
@@ -68,19 +68,28 @@ fn a_thin_disk_takes_room_as_it_is_written() {
     guest.write(PIECE, &data).unwrap();
     assert!(guest.read(12 * PIECE, 128).unwrap().iter().all(|byte| *byte == 0));
     drop(guest);
-    done(&home, "create other --size 16MiB --thin --wait");
-    let told = refused(&home, "create more --size 40MiB --thin");
+    done(&home, "create other --size 16MiB --thin --reserve 2MiB --wait");
+    let told = refused(&home, "create more --size 100MiB --thin");
     assert!(told.contains("all thin disks together have"), "{told}");
-    done(&home, "delete thin --yes --wait");
-    wait_for("room", || (free_bytes(&home) == 16 * MIB).then_some(()));
+    let told = refused(&home, "create more --size 8MiB --thin --reserve 4MiB");
+    assert!(told.contains("4MiB of the pool can't be kept for disk \"more\""), "{told}");
     let mut other = home.attach("other");
-    for piece in 0..16 {
-        other.write(piece * PIECE, &data[..512]).unwrap();
-        assert!(other.read(piece * PIECE + 1, 100).unwrap().iter().all(|byte| *byte == 0), "another disk's data");
+    (0..3).for_each(|piece| other.write(piece * PIECE, &data).unwrap());
+    drop(other);
+    detached(&home, "other");
+    done(&home, "delete other --yes --wait");
+    wait_for("room", || (free_bytes(&home) == 3 * MIB).then_some(()));
+    done(&home, "create next --size 16MiB --thin --wait");
+    let mut next = home.attach("next");
+    for piece in 0..3 {
+        next.write(piece * PIECE, &data[..512]).unwrap();
+        assert!(next.read(piece * PIECE + 1, 127).unwrap().iter().all(|byte| *byte == 0), "another disk's data");
     }
+    drop(next);
     daemon.stop();
     let daemon = home.serve();
-    assert_eq!(pool_bytes(&home, "other"), 16 * MIB);
+    assert_eq!((pool_bytes(&home, "next"), free_bytes(&home)), (3 * MIB, 0));
+    assert!(home.attach("next").read(0, 1).unwrap() == data[..512]);
     daemon.stop();
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use backend_memory::MemoryDrive;
 use guest_memory::{Mapping, MemoryListener};
-use io_model::{Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token};
+use io_model::{Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token, Witness};
 use policy::{PolicyConfig, PollerShape, Terms};
 use poller::{Board, Poller, Probe};
 
