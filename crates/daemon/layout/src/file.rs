@@ -244,6 +244,8 @@ impl LayoutFile {
     /// The system's; it is there still.
     pub fn remove(&self) -> Result<(), LayoutError> {
         let Some(path) = &self.path else { return Ok(()) };
+        // Without the layout nobody reads it.
+        let _ = self.pieces().map(std::fs::remove_file);
         let removed = std::fs::remove_file(path).and_then(|()| File::open(directory_of(path))?.sync_all());
         removed.map_err(|e| io_error(path, "remove", e))
     }

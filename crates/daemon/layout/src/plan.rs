@@ -368,6 +368,13 @@ fn keep(
             }
         }
     }
+    if tenant.is_thin != placement.thin.is_some() {
+        let (is, thin) = if tenant.is_thin { ("has a range of its own", false) } else { ("is thin", true) };
+        let what = format!("tenant {:?} {is} on the drive", tenant.name);
+        let remedy =
+            format!("write thin = {thin}: a disk stays thin or not; for another one copy the data inside a guest");
+        found.add(About::Size(index), what, remedy);
+    }
     if let Some(offset) = tenant.offset.filter(|offset| offset.0 != placement.offset_bytes()) {
         let recorded = Size(placement.offset_bytes());
         let what = format!("tenant {:?} is at {recorded} on the drive, not at {offset}", tenant.name);

@@ -44,12 +44,18 @@ fn ratio(percent: u8) -> f64 {
     f64::from(percent) / 100.0
 }
 
-const DRIVE: [Of<DriveReading>; 12] = [
+const DRIVE: [Of<DriveReading>; 14] = [
     gauge("drive_up", "1: the drive is served; 0: it could not be had at the start, or was given up", |it| {
         Some(flag(it.drive.failed.is_none()))
     }),
     gauge("drive_size_bytes", "Bytes that disks may have", |it| Some(it.drive.size_bytes as f64)),
     gauge("drive_free_bytes", "Bytes that new disks could have in all", |it| Some(it.drive.free_bytes as f64)),
+    gauge("drive_pool_size_bytes", "Bytes that thin disks share", |it| {
+        it.drive.pool.map(|pool| pool.size_bytes as f64)
+    }),
+    gauge("drive_pool_free_bytes", "Bytes that thin disks can still get", |it| {
+        it.drive.pool.map(|pool| pool.free_bytes as f64)
+    }),
     gauge("drive_wiping_bytes", "Bytes that deleted disks left, and that are free once they are wiped", |it| {
         Some(it.drive.wiping_bytes as f64)
     }),
@@ -79,7 +85,10 @@ const DRIVE: [Of<DriveReading>; 12] = [
     }),
 ];
 
-const DISK: [Of<Disk>; 2] = [
+const DISK: [Of<Disk>; 3] = [
+    gauge("disk_pool_bytes", "Bytes of the pool that a thin disk has, shared ones included", |it| {
+        it.pool_bytes.map(|bytes| bytes as f64)
+    }),
     gauge("disk_encrypted", "1: the disk's data is encrypted; 0: it is not", |it| Some(flag(it.encryption.is_some()))),
     gauge(
         "disk_locked",

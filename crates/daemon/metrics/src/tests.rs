@@ -17,6 +17,7 @@ fn drive(name: &str) -> Drive {
         path: Some("/srv/a \"b\"\n\\c".to_owned()),
         size_bytes: 1 << 40,
         free_bytes: 5,
+        pool: Some(api::PoolRoom { size_bytes: 8, free_bytes: 3, piece_bytes: 1, promised_bytes: 9 }),
         wiping_bytes: 6,
         policy: "lpns".to_owned(),
         declared: true,
@@ -37,7 +38,7 @@ fn drive(name: &str) -> Drive {
 /// A disk with a tenant's key.
 fn disk(name: &str, state: &str) -> api::Disk {
     let described = serde_json::json!({
-        "name": name, "drive": "fast", "size_bytes": 1, "lba_bytes": 4096, "frontend": "vfio-user",
+        "name": name, "drive": "fast", "size_bytes": 1, "lba_bytes": 4096, "frontend": "vfio-user", "pool_bytes": 2,
         "encryption": "tenant", "ceilings": {}, "state": state, "attached": false, "declared": true
     });
     serde_json::from_value(described).unwrap()

@@ -332,6 +332,7 @@ impl World {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
+            Effect::RemoveMaps(maps) => assert!(maps.is_empty(), "no disk is thin here"),
             Effect::Connect(id) | Effect::ShowSize(id) => self.guest_sees((id, 1), id),
             Effect::Order(controller, NamespaceOrder::Attach { nsid, namespace, .. })
             | Effect::Order(controller, NamespaceOrder::Grow(nsid, namespace)) => {

@@ -107,11 +107,11 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
         "How deleted disks are zeroed: by writes, or by the drive's own command.";
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Is(Encryption::None), AtStart,
         "Whether new disks of the drive are encrypted, and with whose key, unless they say so themselves.";
-    POOL: Shaped<Size> = "pool", super::SIZE, Absent("no thin disks"), AtOnce,
+    POOL: Shaped<Size> = "pool", super::SIZE, Absent("no thin disks"), AtStart,
         "The part of the drive that thin disks share; it can grow, and not shrink.";
     POOL_PIECE: Shaped<Size> = "pool_piece", PIECE, Is(Size(1 << 20)), AtStart,
         "What a thin disk takes from the pool at a time: a power of two.";
-    POOL_OVERCOMMIT: Whole<u32> = "pool_overcommit", Whole(100, 100_000), Is(100), AtOnce,
+    POOL_OVERCOMMIT: Whole<u32> = "pool_overcommit", Whole(100, 100_000), Is(100), AtStart,
         "How large all thin disks together may be, in percent of the pool.";
     MEMORY_BACKED: Flag = "memory_backed", Flag, Is(true), AtStart,
         "Whether the drive model keeps data; without, it reads as zeros.";
@@ -538,8 +538,8 @@ mod tests {
 
     use super::*;
 
-    /// What a namespace has that the API creates.
-    const OF_NAMESPACES: [&str; 2] = ["attach", "nsid"];
+    /// What only the API has: of namespaces that it creates, and of clones.
+    const OF_THE_API: [&str; 3] = ["attach", "nsid", "clone_of"];
 
     fn disk_keys() -> Vec<String> {
         let schema = serde_json::to_value(::api::DiskSpec::schema()).expect("JSON");
@@ -552,7 +552,7 @@ mod tests {
         let keys: BTreeSet<String> = disk_keys().into_iter().collect();
         // The API places disks itself, and plans without a declared load.
         let tenant = tenant::NAMES.iter().filter(|key| !["offset", "demand"].contains(key));
-        assert_eq!(keys, tenant.chain(&OF_NAMESPACES).map(|key| (*key).to_owned()).collect());
+        assert_eq!(keys, tenant.chain(&OF_THE_API).map(|key| (*key).to_owned()).collect());
     }
 
     #[test]
