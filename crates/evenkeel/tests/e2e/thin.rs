@@ -5,6 +5,7 @@ use crate::disks::{done, refused};
 use crate::encryption::{detached, host_key};
 use crate::guest::pattern;
 use crate::harness::{Home, wait_for};
+use crate::keeper::kept_with;
 
 const FILE: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
                     pool = \"16MiB\"\npool_overcommit = 800\n\
@@ -140,5 +141,39 @@ fn snapshots_stay_as_they_are_and_clones_go_their_own_ways() {
     done(&home, "delete other --yes --wait");
     wait_for("room", || (free_bytes(&home) == 13 << 20).then_some(()));
     assert!(read("thin", 0) == first);
+    daemon.stop();
+}
+
+/// Data of a guest that is lost or mixed up where the daemon dies amid first writes, copies and snapshots.
+#[test]
+fn guests_of_thin_disks_go_on_after_kills_amid_first_writes_and_copies() {
+    let disks = "[[tenant]]\nname = \"nvme\"\nsize = \"96MiB\"\nthin = true\n\
+                 [[tenant]]\nname = \"virtio\"\nsize = \"96MiB\"\nthin = true\nfrontend = \"vhost-user-blk\"\n";
+    let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"1GiB\"\ncreate = true\n\
+                  pool = \"1GiB\"\npool_piece = \"256KiB\"\n";
+    let (home, _keeper) = kept_with(&(device.to_owned() + disks));
+    let mut daemon = home.serve();
+    let job = "--rw randrw --bssplit 4k/50:64k/30:300k/20 --iodepth 16 --verify --runtime 120";
+    let loads = ["nvme", "virtio"].map(|disk| home.load(disk, job));
+    daemon.wait_log("a client attached", 2);
+    for kill in 0..6 {
+        let name = format!("at-{kill}");
+        listed(&home, &["disk", "snapshot", &format!("nvme@{name}"), &format!("virtio@{name}"), "--json"]);
+        if kill == 3 {
+            done(&home, "delete nvme@at-1 --yes");
+        }
+        // Not to wait for anything: for commands to be in flight at ever other instants.
+        std::thread::sleep(std::time::Duration::from_millis(15 + 31 * kill));
+        drop(daemon);
+        daemon = home.serve();
+        daemon.wait_log("a client goes on", 2);
+    }
+    for load in loads {
+        let report = load.stop();
+        assert_eq!(report["jobs"][0]["verify"]["bad_blocks"], 0, "{report:#}");
+        assert!(report["jobs"][0]["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report:#}");
+    }
+    daemon.wait_log("the client went away", 2);
+    assert_eq!(done(&home, "show nvme")["snapshots"].as_array().unwrap().len(), 5);
     daemon.stop();
 }
