@@ -55,9 +55,9 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     ),
     paths(
         list, create, show, change, delete, erase, reencrypt, http_snapshots::snapshot, http_snapshots::roll_back,
-        http_snapshots::delete_snapshot, unlock, host_keys, attach, detach, operations, drives, add_drive, remove_drive, apply, export, events, http_observed::metrics,
-        http_why::why,
-        http_why::last_hour, http_why::trace, http_observed::live, http_observed::live_of, stats::stats
+        http_snapshots::delete_snapshot, unlock, host_keys, attach, detach, operations, drives, add_drive,
+        remove_drive, apply, export, events, http_observed::metrics, http_why::why, http_why::last_hour,
+        http_why::trace, http_observed::live, http_observed::live_of, stats::stats
     ),
     components(schemas(
         Event,

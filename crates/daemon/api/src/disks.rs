@@ -112,8 +112,8 @@ pub struct DiskSpec {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub thin: Option<bool>,
-    /// The disk begins as a snapshot of a thin disk, `DISK@SNAPSHOT`, and shares its pieces. It has the snapshot's drive,
-    /// block size and encryption, and at least its size.
+    /// The disk begins as a snapshot of a thin disk, `DISK@SNAPSHOT`, and shares its pieces. It has the snapshot's
+    /// drive, block size and encryption, and at least its size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[arg(skip)]
     pub clone_of: Option<String>,

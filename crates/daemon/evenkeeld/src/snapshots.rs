@@ -102,9 +102,9 @@ impl ServedDrive {
         wanted: &[(String, String)],
     ) -> Result<(Vec<(String, Snapshot)>, Vec<(MapId, MapId)>), DiskError> {
         let made_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let mut map = self.state.layout().and_then(|layout| layout.pool()).map_or(0, |pool| pool.next_map);
+        let next_map = self.state.layout().and_then(|layout| layout.pool()).map_or(0, |pool| pool.next_map);
         let (mut snapshots, mut pairs) = (Vec::<(String, Snapshot)>::new(), Vec::new());
-        for (disk, name) in wanted {
+        for (map, (disk, name)) in (next_map..).zip(wanted) {
             let refused = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
             let thin = self.thin_of(disk)?;
             if !is_name(name) {
@@ -121,7 +121,6 @@ impl ServedDrive {
             let snapshot = Snapshot { name: name.clone(), map, size_bytes: thin.size_bytes, made_s };
             snapshots.push((disk.clone(), snapshot));
             pairs.push((MapId(thin.map), MapId(map)));
-            map += 1;
         }
         Ok((snapshots, pairs))
     }

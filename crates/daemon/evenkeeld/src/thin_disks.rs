@@ -18,11 +18,11 @@ use config::Tenant;
 use io_model::units::Size;
 use io_model::{PieceMap, TenantId, Witness};
 use layout::Pool as Recorded;
-use pieces::{FileError, MapId, Maps, PieceFile, Pool, PoolId};
+use pieces::{Figures, FileError, MapId, Maps, PieceFile, Pool, PoolId, RoomState};
 use policy::Terms;
 use runtime::front_end::{Move, Mover};
 use runtime::happening::Happening;
-use runtime::pieces::{Figures, Pieces, RoomState, Wish};
+use runtime::pieces::{Pieces, Wish};
 use runtime::poller_thread::Message;
 use rustix::fs::OFlags;
 use state::Command as StateCommand;
@@ -172,7 +172,7 @@ impl ServedDrive {
         self.keep_for(name, reserve)
     }
 
-    /// Keeps so much of the pool for a thin disk.
+    /// Keeps `reserve` of the pool for a thin disk.
     ///
     /// # Errors
     /// The pool has not as much.

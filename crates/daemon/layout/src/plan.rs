@@ -164,8 +164,8 @@ impl fmt::Display for Change {
 impl Layout {
     /// Gives every tenant its range on `device`.
     ///
-    /// The pool comes first. Tenants in `recorded` keep theirs. New ones get the `offset` that they ask for, or else the first free place.
-    /// Recorded tenants that nobody asks for keep their range reserved.
+    /// The pool comes first. Tenants in `recorded` keep their ranges. New ones get the `offset` that they ask for, or
+    /// else the first free place. Recorded tenants that nobody asks for keep their range reserved.
     ///
     /// # Errors
     /// All contradictions between what is asked for and the record, and new tenants for which there is no room.

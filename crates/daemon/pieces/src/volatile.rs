@@ -5,7 +5,7 @@ use std::io;
 
 use fastrand::Rng;
 
-use crate::Storage;
+use crate::file::Storage;
 
 const SECTOR_BYTES: usize = 512;
 

@@ -7,9 +7,7 @@ use anyhow::Result;
 use io_model::{DeviceError, TenantId, Witness};
 use layout::Wiping;
 use nvme_controller::EraseRecord;
-use pieces::MapId;
-
-use crate::pieces::RoomState;
+use pieces::{MapId, RoomState};
 
 /// A drive of the daemon's; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

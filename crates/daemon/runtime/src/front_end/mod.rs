@@ -26,7 +26,7 @@ use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority
 use nvme_controller::EraseRecord;
 
 pub use self::fit::{Fitted, Making, OnErase, ServedAt, fit};
-pub use self::mover::{Job as MoverJob, Mover, Order as Move};
+pub use self::mover::{Mover, Order as Move};
 pub use self::nvme::{
     NSID, Order as NvmeOrder, OwnPromise, attach as attach_namespace, for_parts as for_controller_parts,
 };

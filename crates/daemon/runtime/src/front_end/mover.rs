@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use guest_memory::{MappedU32, Mapping, MemoryListener};
 use io_model::{DeviceError, Fetch, IoBuf, Op, Outcome, Place, Source, TenantId, Token};
+use pieces::Job;
 
 use super::FrontEnd;
 
@@ -22,15 +23,6 @@ const PIECES: usize = 4;
 
 /// Its only queue.
 const VQ: u16 = 1;
-
-/// A piece of the drive to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Job {
-    /// The start of the piece that it becomes a copy of; it is zero before. `None`: it becomes zero.
-    pub from_bytes: Option<u64>,
-    /// Its start.
-    pub to_bytes: u64,
-}
 
 /// Called with pieces that are done, durably, or not; it must not wait.
 pub type OnMoved = Box<dyn Fn(&[Job], Result<(), DeviceError>) + Send>;

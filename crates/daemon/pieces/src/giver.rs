@@ -4,14 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use io_model::{Ask, Piece, PieceMap, Wish};
-use pieces::{Batch, Grant, MapId, NoRoom, Place, Pool};
 
-use crate::front_end::MoverJob;
+use crate::file::Batch;
+use crate::page::MapId;
+use crate::pool::{Grant, NoRoom, Place, Pool};
 
 /// Pieces that are wiped at a time.
 const WIPES: usize = 4;
-/// Below this part of the pool, room is low: one in so many pieces is free.
+/// Room is low if less than one piece of this number is free.
 const LOW_PART: u32 = 10;
+
+/// A piece of the drive to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// The start of the piece that it becomes a copy of; it is zero before. `None`: it becomes zero.
+    pub from_bytes: Option<u64>,
+    /// Its start.
+    pub to_bytes: u64,
+}
 
 /// How much of a pool is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,8 +64,8 @@ struct Copying {
     from: Place,
 }
 
-/// Who gets which piece. Nothing of what it decides may reach a poller before the batch is durable.
-pub(super) struct Giver {
+/// Gives pieces to maps. Nothing of what it decides may reach a poller before the batch is durable.
+pub struct Giver {
     pool: Pool,
     piece_bytes: u64,
     /// Tables that pollers read, with tables that some pollers may still read after a disk grew.
@@ -79,7 +89,8 @@ pub(super) struct Giver {
 }
 
 impl Giver {
-    pub(super) fn new(pool: Pool, piece_bytes: u64) -> Self {
+    /// Gives pieces of that pool, which have `piece_bytes`.
+    pub fn new(pool: Pool, piece_bytes: u64) -> Self {
         Self {
             pool,
             piece_bytes,
@@ -98,7 +109,7 @@ impl Giver {
     }
 
     /// Pollers read this table of a map from now on. Those that were given before stay as true.
-    pub(super) fn show(&mut self, map: MapId, table: Arc<PieceMap>) {
+    pub fn show(&mut self, map: MapId, table: Arc<PieceMap>) {
         for index in 0..table.count() {
             table.set(index, self.piece(map, index));
         }
@@ -118,16 +129,20 @@ impl Giver {
     }
 
     /// A map comes, without pieces unless it is there already.
-    pub(super) fn add(&mut self, map: MapId, count: u32) {
+    pub fn add(&mut self, map: MapId, count: u32) {
         if self.pool.has(map) { self.pool.grow(map, count) } else { self.pool.add(map, count) }
     }
 
-    pub(super) fn reserve(&mut self, map: MapId, pieces: u32) -> Result<(), NoRoom> {
+    /// Keeps pieces for a map, those that it has included.
+    ///
+    /// # Errors
+    /// Fewer are free.
+    pub fn reserve(&mut self, map: MapId, pieces: u32) -> Result<(), NoRoom> {
         self.pool.reserve(map, pieces)
     }
 
     /// Maps go. No command uses them any more.
-    pub(super) fn remove(&mut self, maps: &[MapId]) {
+    pub fn remove(&mut self, maps: &[MapId]) {
         for map in maps {
             self.live.remove(map);
             let freed = self.pool.remove(*map);
@@ -139,13 +154,13 @@ impl Giver {
     }
 
     /// From now on no command writes to a piece that these maps have.
-    pub(super) fn freeze(&mut self, maps: &[MapId]) {
+    pub fn freeze(&mut self, maps: &[MapId]) {
         self.frozen.extend(maps);
         maps.iter().for_each(|map| self.show_all(*map));
     }
 
     /// Commands may write again.
-    pub(super) fn thaw(&mut self, maps: &[MapId]) {
+    pub fn thaw(&mut self, maps: &[MapId]) {
         self.frozen.retain(|map| !maps.contains(map));
         maps.iter().for_each(|map| self.show_all(*map));
         let waiting = std::mem::take(&mut self.postponed);
@@ -164,7 +179,7 @@ impl Giver {
     ///
     /// # Errors
     /// Too many share a piece.
-    pub(super) fn share(&mut self, pairs: &[(MapId, MapId)]) -> Result<(), NoRoom> {
+    pub fn share(&mut self, pairs: &[(MapId, MapId)]) -> Result<(), NoRoom> {
         for (done, (of, into)) in pairs.iter().enumerate() {
             if let Err(error) = self.pool.share(*of, *into) {
                 let made: Vec<MapId> = pairs[..done].iter().map(|(_, into)| *into).collect();
@@ -179,7 +194,7 @@ impl Giver {
     ///
     /// # Errors
     /// Too many share a piece.
-    pub(super) fn roll_back(&mut self, map: MapId, to: MapId) -> Result<(), NoRoom> {
+    pub fn roll_back(&mut self, map: MapId, to: MapId) -> Result<(), NoRoom> {
         let freed = self.pool.roll_back(map, to)?;
         self.freed.extend(freed.into_iter().map(|place| (map, place)));
         let count = self.live.get(&map).and_then(|tables| tables.last()).map_or(0, |table| table.count());
@@ -188,7 +203,7 @@ impl Giver {
     }
 
     /// The pool has more pieces of the drive, which are dirty unless they are `clean`.
-    pub(super) fn extend(&mut self, range: std::ops::Range<u32>, clean: bool) {
+    pub fn extend(&mut self, range: std::ops::Range<u32>, clean: bool) {
         let places = self.pool.size()..self.pool.size() + range.len() as u32;
         self.pool.extend(range);
         for place in places.map(Place) {
@@ -199,7 +214,7 @@ impl Giver {
     }
 
     /// A command wants pieces.
-    pub(super) fn ask(&mut self, map: MapId, ask: Ask) {
+    pub fn ask(&mut self, map: MapId, ask: Ask) {
         if self.frozen.contains(&map) {
             return self.postponed.push((map, ask));
         }
@@ -251,7 +266,7 @@ impl Giver {
     }
 
     /// The mover has ended with pieces, durably or not.
-    pub(super) fn moved(&mut self, jobs: &[MoverJob], is_ok: bool) {
+    pub fn moved(&mut self, jobs: &[Job], is_ok: bool) {
         for job in jobs {
             let Some(to) = self.place_at(job.to_bytes) else { continue };
             match self.copying.remove(&to) {
@@ -285,7 +300,7 @@ impl Giver {
     }
 
     /// No command uses these any more.
-    pub(super) fn release(&mut self, places: &[Place]) {
+    pub fn release(&mut self, places: &[Place]) {
         self.leaving -= places.len() as u32;
         places.iter().for_each(|place| self.pool.release(*place));
         self.was_refused = false;
@@ -300,13 +315,13 @@ impl Giver {
     }
 
     /// What has to be durable before [`publish`](Self::publish).
-    pub(super) fn take_batch(&mut self) -> Batch {
+    pub fn take_batch(&mut self) -> Batch {
         self.pool.take_batch()
     }
 
     /// The batch is durable: pollers see what was decided. Returns pieces that nobody has any more, by the map that had
     /// them: they are to be [released](Self::release) once no command uses them.
-    pub(super) fn publish(&mut self) -> BTreeMap<MapId, Vec<Place>> {
+    pub fn publish(&mut self) -> BTreeMap<MapId, Vec<Place>> {
         for (map, index) in std::mem::take(&mut self.changed) {
             let piece = self.piece(map, index);
             for table in self.live.get(&map).into_iter().flatten() {
@@ -323,7 +338,7 @@ impl Giver {
     }
 
     /// The batch is not durable, and nobody knows whether it will be: nothing is given any more.
-    pub(super) fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         self.granted.clear();
         self.waiting.clear();
         self.postponed.clear();
@@ -332,27 +347,27 @@ impl Giver {
     }
 
     /// Pieces that are to be copied and wiped from now on, once the batch is durable. `begun`: copies that were begun.
-    pub(super) fn jobs(&mut self, begun: &mut BTreeSet<Place>) -> Vec<MoverJob> {
+    pub fn jobs(&mut self, begun: &mut BTreeSet<Place>) -> Vec<Job> {
         let mut jobs = Vec::new();
         begun.retain(|place| self.copying.contains_key(place));
         for (to, Copying { from, .. }) in &self.copying {
             if begun.insert(*to)
                 && let (from_bytes, Some(to_bytes)) = (self.at(*from), self.at(*to))
             {
-                jobs.push(MoverJob { from_bytes, to_bytes });
+                jobs.push(Job { from_bytes, to_bytes });
             }
         }
         while self.wiping.len() < WIPES
             && let Some(place) = self.pool.take_dirty()
         {
             self.wiping.insert(place);
-            jobs.extend(self.at(place).map(|to_bytes| MoverJob { from_bytes: None, to_bytes }));
+            jobs.extend(self.at(place).map(|to_bytes| Job { from_bytes: None, to_bytes }));
         }
         jobs
     }
 
     /// What is left.
-    pub(super) fn figures(&self) -> Figures {
+    pub fn figures(&self) -> Figures {
         let (size, free, room) = (self.pool.size(), self.free(), self.room());
         Figures { size, free, room, maps: self.pool.maps().collect() }
     }
@@ -362,7 +377,7 @@ impl Giver {
     }
 
     /// How much is left.
-    pub(super) fn room(&self) -> RoomState {
+    pub fn room(&self) -> RoomState {
         match self.free() {
             _ if self.was_refused => RoomState::Full,
             0 => RoomState::Full,

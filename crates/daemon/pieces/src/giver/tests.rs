@@ -1,9 +1,9 @@
 use std::sync::mpsc::{Receiver, channel};
 
 use io_model::{Awaited, DeviceError};
-use pieces::Maps;
 
 use super::*;
+use crate::file::Maps;
 
 const PIECE_BYTES: u64 = 65_536;
 const ONE: MapId = MapId(2);
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// The batch is durable. Returns freed places and jobs for the mover.
-    fn commit(&mut self) -> (Vec<Place>, Vec<MoverJob>) {
+    fn commit(&mut self) -> (Vec<Place>, Vec<Job>) {
         let _ = self.giver.take_batch();
         let freed = self.giver.publish().into_values().flatten().collect();
         (freed, self.giver.jobs(&mut self.begun))
@@ -87,7 +87,7 @@ fn a_write_waits_for_pieces_that_are_being_wiped_and_no_longer() {
     let waits = world.ask(1, 0, Wish::Write);
     world.giver.release(&freed);
     let (_, jobs) = world.commit();
-    assert_eq!(jobs, [MoverJob { from_bytes: None, to_bytes: 11 * PIECE_BYTES }]);
+    assert_eq!(jobs, [Job { from_bytes: None, to_bytes: 11 * PIECE_BYTES }]);
     assert_eq!(waits.answer(), None);
     world.giver.moved(&jobs, true);
     world.commit();
@@ -117,7 +117,7 @@ fn a_shared_piece_is_copied_once() {
     world.giver.thaw(&[ONE]);
     let joined = world.ask(0, 2, Wish::Write);
     let (_, jobs) = world.commit();
-    assert_eq!(jobs, [MoverJob { from_bytes: Some(10 * PIECE_BYTES), to_bytes: 11 * PIECE_BYTES }]);
+    assert_eq!(jobs, [Job { from_bytes: Some(10 * PIECE_BYTES), to_bytes: 11 * PIECE_BYTES }]);
     assert_eq!([frozen.answer(), joined.answer()], [None, None]);
     world.giver.moved(&jobs, true);
     assert_eq!(world.commit(), (Vec::new(), Vec::new()), "the snapshot has the former one");
@@ -130,7 +130,7 @@ fn a_shared_piece_is_copied_once() {
     let (_, jobs) = world.commit();
     world.giver.moved(&jobs, false);
     let (_, wipes) = world.commit();
-    assert_eq!(wipes, [MoverJob { from_bytes: None, to_bytes: jobs[0].to_bytes }]);
+    assert_eq!(wipes, [Job { from_bytes: None, to_bytes: jobs[0].to_bytes }]);
     assert_eq!((failing.answer(), world.piece(0, 2)), (Some(Err(DeviceError::Medium)), Piece::Shared(11)));
     // The disk goes amid a copy.
     let lost = world.ask(0, 2, Wish::Write);

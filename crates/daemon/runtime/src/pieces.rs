@@ -1,4 +1,8 @@
-//! The thread that gives pieces.
+//! Gives pieces of a drive's pool to its thin disks.
+//!
+//! Pollers ask for pieces. One thread has a [`Giver`] decide on all that were asked for at a time, makes that durable
+//! by one write of the pool's file, puts it into the disks' maps, and then answers. Commands wait meanwhile; a poller
+//! never does.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,10 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use confine::ThreadKind;
 use io_model::{Ask, PieceMap, Witness};
-use pieces::{Batch, MapId, NoRoom, PieceFile, Place, Pool};
+use pieces::{Batch, Figures, Giver, Job, MapId, NoRoom, PieceFile, Place, Pool, RoomState};
 
-use super::giver::{Figures, Giver, RoomState};
-use crate::front_end::MoverJob;
 use crate::threads;
 
 /// Orders that are carried out at a time.
@@ -20,10 +22,10 @@ const ORDERS: usize = 1024;
 /// What is wanted of others. None of the calls may wait.
 pub enum Wish {
     /// Copy and wipe these pieces, and say so by [`Pieces::moved`].
-    Move(Vec<MoverJob>),
+    Move(Vec<Job>),
     /// Drop the witness once all commands to the disk with that map have ended that were fetched before.
     Quiet(MapId, Witness),
-    /// So much room is left now.
+    /// How much room is left now.
     Room(RoomState),
     /// The pool's file can't be written: no disk gets a piece before the next start.
     Failed(String),
@@ -32,7 +34,7 @@ pub enum Wish {
 /// Why a change of maps was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PiecesError {
-    /// Too many maps share a piece, or the pool has not so many pieces.
+    /// Too many maps share a piece, or fewer pieces are free.
     #[error("the pool is full")]
     NoRoom,
     /// The file can't be written.
@@ -40,12 +42,15 @@ pub enum PiecesError {
     Failed(String),
 }
 
+/// Where the answer goes, and the answer.
+type Made = (Sender<Result<(), PiecesError>>, Result<(), PiecesError>);
+
 type Change = Box<dyn FnOnce(&mut Giver) -> Result<(), NoRoom> + Send>;
 
 enum Order {
     Ask(MapId, Ask),
     Change(Change, Sender<Result<(), PiecesError>>),
-    Moved(Vec<MoverJob>, bool),
+    Moved(Vec<Job>, bool),
     Release(Vec<Place>),
     Figures(Sender<Figures>),
     Stop(Sender<()>),
@@ -182,7 +187,7 @@ impl Pieces {
     }
 
     /// These pieces are copied or wiped, durably; or not.
-    pub fn moved(&self) -> impl Fn(&[MoverJob], bool) + Send + use<> {
+    pub fn moved(&self) -> impl Fn(&[Job], bool) + Send + use<> {
         let orders = self.orders.clone();
         move |jobs, is_ok| {
             // The thread may have ended.
@@ -259,7 +264,7 @@ impl Thread {
     }
 
     /// Makes durable what was decided, and then carries it out.
-    fn go_on(&mut self, replies: Vec<(Sender<Result<(), PiecesError>>, Result<(), PiecesError>)>) {
+    fn go_on(&mut self, replies: Vec<Made>) {
         let batch = self.giver.take_batch();
         let committed = if batch.is_empty() { Ok(()) } else { self.commit(batch) };
         match &committed {
