@@ -19,7 +19,7 @@ struct World {
 
 impl World {
     fn new(size: u32) -> Self {
-        let mut pool = Pool::new(vec![10..10 + size], Maps::new(), &BTreeMap::new()).unwrap();
+        let mut pool = Pool::new(std::iter::once(10..10 + size).collect(), Maps::new(), &BTreeMap::new()).unwrap();
         (10..10 + size).for_each(|number| pool.is_zero(number));
         let mut giver = Giver::new(pool, PIECE_BYTES);
         let (sender, asks) = channel();
