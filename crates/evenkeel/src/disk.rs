@@ -369,7 +369,7 @@ fn run_create(Create { disk, labels, image, wait, daemon }: Create) -> Result<()
     let daemon_at = Rest::new(&daemon.socket);
     let disk = match image.open()? {
         Some(image) => image.create(&daemon_at, disk)?,
-        None if disk.size.is_empty() => bail!("a disk has a size: --size 16GiB"),
+        None if disk.size.is_empty() && disk.clone_of.is_none() => bail!("a disk has a size: --size 16GiB"),
         None => {
             let mut disk = in_options(daemon_at.create(&disk))?;
             while wait && disk.state == DiskState::Zeroing {

@@ -333,6 +333,10 @@ impl<S: Source> Source for Placed<S> {
 
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
+        // Of sources that count all VQs as rung, too.
+        if self.parked != 0 {
+            self.unpark();
+        }
         let backlog = self.source.backlog(vq);
         match self.has_unfinished(vq) {
             false => backlog,

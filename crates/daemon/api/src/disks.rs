@@ -115,7 +115,7 @@ pub struct DiskSpec {
     /// The disk begins as a snapshot of a thin disk, `DISK@SNAPSHOT`, and shares its pieces. It has the snapshot's
     /// drive, block size and encryption, and at least its size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[arg(skip)]
+    #[arg(long, value_name = "DISK@SNAPSHOT")]
     pub clone_of: Option<String>,
     /// How much of the pool is kept for a thin disk, such as `4GiB`: wiped and ready for its first writes.
     #[serde(skip_serializing_if = "Option::is_none", default)]

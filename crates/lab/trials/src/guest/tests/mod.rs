@@ -24,6 +24,7 @@ mod priorities;
 mod rebind;
 mod recipes;
 mod recipes_containers;
+mod thin;
 mod ublk;
 mod virtio;
 mod virtio_data;
@@ -53,7 +54,7 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 11] = [
+pub const BY_PATH: [(&[&str], &[&str]); 12] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
     (&["packaging/evenkeel-storage-provider", "crates/evenkeel/src/storage_provider/"], &["volumes-"]),
@@ -64,6 +65,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 11] = [
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
     (&["crates/backends/cipher/", "crates/daemon/keys/"], &["encrypted-"]),
+    (&["crates/daemon/pieces/", "crates/daemon/runtime/src/pieces.rs"], &["thin-"]),
     (
         &["crates/frontends/", "crates/core/guest-memory/", "crates/daemon/runtime/src/front_end/"],
         &["foreign-pin-", "foreign-memory-", "foreign-translated-", "foreign-uefi-512"],
@@ -107,6 +109,7 @@ pub const ALL: &[Test] = &[
     daily("ublk-block-devices", ublk::block_devices),
     full("ublk-without-the-driver", ublk::no_driver),
     full("encrypted-block-devices", encrypted::block_devices),
+    daily("thin-block-devices", thin::block_devices),
     full("vm-container-and-process", hybrid::three_at_once),
     full("foreign-pin-interrupts", foreign::pin_interrupts),
     full("foreign-drives-without-identity", foreign::drives_without_identity),
