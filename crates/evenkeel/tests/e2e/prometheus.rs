@@ -52,7 +52,7 @@ fn promtool_finds_nothing_wrong() {
     let daemon = home.serve();
     home.load("db", "--rw randrw --bs 4k --size 2m").expect_clean();
     assert_eq!(promtool(&["check", "metrics"], &scrape(&home)), "", "it has nothing to say of the metrics");
-    assert!(promtool(&["check", "rules", "evenkeel.rules.yml"], "").contains("SUCCESS: 16 rules found"));
+    assert!(promtool(&["check", "rules", "evenkeel.rules.yml"], "").contains("SUCCESS: 18 rules found"));
     assert!(promtool(&["test", "rules", "evenkeel.rules.test.yml"], "").contains("SUCCESS"));
     assert!(promtool(&["check", "config", "--syntax-only", "prometheus.yml"], "").contains("is valid"));
     daemon.stop();
@@ -64,7 +64,7 @@ fn no_alert_goes_untested() {
     let read = |name: &str| fs::read_to_string(Path::new(PACKAGING).join(name)).unwrap();
     let (rules, tests) = (read("evenkeel.rules.yml"), read("evenkeel.rules.test.yml"));
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert_eq!(alerts.len(), 16);
+    assert_eq!(alerts.len(), 18);
     for alert in alerts {
         let tested = format!("alertname: {alert}\n        exp_alerts:\n          - exp_labels:");
         assert!(tests.contains(&tested), "no test sees {alert} fire");
@@ -141,7 +141,7 @@ fn a_real_prometheus_scrapes_a_real_daemon() {
         let all = rules["data"]["groups"][0]["rules"].as_array()?.clone();
         all.iter().all(|rule| rule["health"] == "ok").then_some(all)
     });
-    assert_eq!(rules.len(), 16);
+    assert_eq!(rules.len(), 18);
     assert!(rules.iter().all(|rule| rule["state"] == "inactive"), "{rules:#?}");
     // A daemon that stopped is told of.
     daemon.stop();
