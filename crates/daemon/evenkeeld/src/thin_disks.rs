@@ -156,6 +156,7 @@ impl ServedDrive {
         });
         self.pollers.keys().set(mover, 0, Access::Plain);
         self.pollers.add(poller, mover, Mover::new(mover, piece_bytes, on_moved)?.into(), Terms::best_effort(1));
+        pieces.begin();
         self.pool = Some(ThinPool { pieces, tables: BTreeMap::new() });
         Ok(())
     }

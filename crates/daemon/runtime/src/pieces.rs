@@ -48,6 +48,8 @@ type Made = (Sender<Result<(), PiecesError>>, Result<(), PiecesError>);
 type Change = Box<dyn FnOnce(&mut Giver) -> Result<(), NoRoom> + Send>;
 
 enum Order {
+    /// The mover is at its poller.
+    Begin,
     Ask(MapId, Ask),
     Change(Change, Sender<Result<(), PiecesError>>),
     Moved(Vec<Job>, bool),
@@ -76,7 +78,7 @@ impl Drop for Freed {
 }
 
 impl Pieces {
-    /// Starts the thread. `file`: where maps are kept; `None`: nowhere. `wish` takes what the thread wants.
+    /// Starts the thread, which does nothing before [`begin`](Self::begin). `file`: where maps are kept; `None`: nowhere. `wish` takes what the thread wants.
     ///
     /// # Errors
     /// The kernel has no thread left.
@@ -97,6 +99,12 @@ impl Pieces {
         };
         threads::spawn("pieces", ThreadKind::Zeroing, move || thread.run(&received))?;
         Ok(Self { orders, piece_bytes })
+    }
+
+    /// Has pieces wiped that are not clean. The mover has to be at its poller: what is sent before is lost.
+    pub fn begin(&self) {
+        // If the thread has ended, nothing is wiped any more.
+        let _ = self.orders.send(Order::Begin);
     }
 
     /// A disk of `size_bytes` with that map, for pollers to read. The map is made if there is none.
@@ -238,11 +246,11 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, orders: &Receiver<Order>) {
-        self.go_on(Vec::new());
         while let Ok(first) = orders.recv() {
             let mut replies = Vec::new();
             for order in [first].into_iter().chain(orders.try_iter().take(ORDERS)) {
                 match order {
+                    Order::Begin => {}
                     Order::Ask(map, ask) => self.giver.ask(map, ask),
                     Order::Change(change, reply) => {
                         let made = change(&mut self.giver).map_err(|NoRoom| PiecesError::NoRoom);
