@@ -57,6 +57,8 @@ struct Split {
     passages: Vec<Passage>,
     /// Pieces that its next part waits for.
     awaited: Option<Awaited>,
+    /// There are no such pieces: it ends with the next fetch, so that the poller tells the guest.
+    refused: Option<Outcome>,
 }
 
 impl<S> Placed<S> {
@@ -144,8 +146,17 @@ impl<S: Source> Placed<S> {
             self.source.complete(token, Err(DeviceError::OutOfRange), buf);
             return Fetch::Handled;
         }
-        let (passages, awaited) = (Vec::new(), None);
-        let split = Split { whole, buf, token, fetched_bytes: 0, in_flight: 0, outcome: Ok(()), passages, awaited };
+        let split = Split {
+            whole,
+            buf,
+            token,
+            fetched_bytes: 0,
+            in_flight: 0,
+            outcome: Ok(()),
+            passages: Vec::new(),
+            awaited: None,
+            refused: None,
+        };
         match self.splits.iter_mut().find(|entry| entry.is_none()) {
             Some(free) => *free = Some(split),
             None => self.splits.push(Some(split)),
@@ -164,12 +175,11 @@ impl<S: Source> Placed<S> {
             let vq = 1 << split.token.vq();
             match answer {
                 None => self.parked |= vq,
-                Some(Ok(())) => (split.awaited, self.unfinished) = (None, self.unfinished | vq),
-                Some(failed) => {
-                    split.awaited = None;
+                Some(answer) => {
                     // A discard is no promise.
-                    let outcome = if split.whole.op == Op::Discard { Ok(()) } else { failed };
-                    self.give_up(at, outcome);
+                    let outcome = if split.whole.op == Op::Discard { Ok(()) } else { answer };
+                    split.refused = answer.is_err().then_some(outcome);
+                    (split.awaited, self.unfinished) = (None, self.unfinished | vq);
                 }
             }
         }
@@ -195,6 +205,11 @@ impl<S: Source> Placed<S> {
     fn next_part(&mut self, vq: u16) -> Fetch {
         let Some(at) = self.unfinished_of(vq) else { return Fetch::Empty };
         let Some(split) = &mut self.splits[at] else { return Fetch::Empty };
+        if let Some(outcome) = split.refused.take() {
+            self.give_up(at, outcome);
+            self.look_again(vq);
+            return Fetch::Handled;
+        }
         let Some(extents) = self.disks.get(usize::from(split.whole.disk)) else { return Fetch::Empty };
         // Disks only grow: it was checked.
         let Some((at_bytes, step)) = split.next(extents) else { return Fetch::Empty };
