@@ -78,7 +78,8 @@ impl Drop for Freed {
 }
 
 impl Pieces {
-    /// Starts the thread, which does nothing before [`begin`](Self::begin). `file`: where maps are kept; `None`: nowhere. `wish` takes what the thread wants.
+    /// Starts the thread, which does nothing before [`begin`](Self::begin). `file`: where maps are kept; `None`:
+    /// nowhere. `wish` takes what the thread wants.
     ///
     /// # Errors
     /// The kernel has no thread left.
