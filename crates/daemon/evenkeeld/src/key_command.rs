@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(5);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The host keys that a program prints, as a file has them. It has no input, and an environment of `PATH` alone. Its
-/// standard error is this process's. One that does not end in 30 s is killed, with what it has started.
+/// standard error is this process's. After 30 s the program and its children are killed.
 ///
 /// # Errors
 /// It can't be started, fails, prints no key, or does not end in time.

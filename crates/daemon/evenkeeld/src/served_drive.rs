@@ -220,7 +220,7 @@ impl ServedDrive {
             Happening::WiperLeft(id) => self.wiper_left(id),
             Happening::Reencrypted(id, result) => self.reencrypted(id, result),
             Happening::ReencrypterLeft(id) => self.reencrypter_left(id),
-            Happening::Quiet(map, witness) => self.drop_when_quiet(map, &witness),
+            Happening::Quiet(witness) => self.drop_when_all_are_quiet(&witness),
             Happening::Frozen(token) => self.frozen(token),
             Happening::Room(room) => self.tell_room(room),
             Happening::PoolFailed(why) => self.pool_fails(&why),

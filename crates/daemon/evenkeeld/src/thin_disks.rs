@@ -140,7 +140,7 @@ impl ServedDrive {
         let (to_poller, teller) = (self.pollers.sender(poller).context("its poller has ended")?, self.teller.clone());
         let pieces = Pieces::start(pool, file, piece_bytes, move |wish| match wish {
             Wish::Move(jobs) => to_poller.send(Message::Order(mover, Move(jobs).into())),
-            Wish::Quiet(map, witness) => teller.tell(Happening::Quiet(map, witness)),
+            Wish::Quiet(witness) => teller.tell(Happening::Quiet(witness)),
             Wish::Room(room) => teller.tell(Happening::Room(room)),
             Wish::Failed(why) => teller.tell(Happening::PoolFailed(why)),
         })?;
@@ -196,7 +196,16 @@ impl ServedDrive {
 
     /// Has pollers drop `witness` once the commands to a disk that they have fetched are over.
     pub(crate) fn drop_when_quiet(&self, MapId(map): MapId, witness: &Witness) {
-        let Some(id) = self.tenant_of_map(map) else { return };
+        self.tenant_of_map(map).iter().for_each(|id| self.send_witness(*id, witness));
+    }
+
+    /// As [`drop_when_quiet`](Self::drop_when_quiet), of all disks: a command in flight may read a piece that its disk
+    /// had before, and that a snapshot or a clone kept since.
+    pub(crate) fn drop_when_all_are_quiet(&self, witness: &Witness) {
+        self.tenants.keys().for_each(|id| self.send_witness(*id, witness));
+    }
+
+    fn send_witness(&self, id: TenantId, witness: &Witness) {
         for poller in self.tenants.get(&id).into_iter().flat_map(|live| &live.pollers) {
             self.pollers.send(*poller, Message::DropWhenQuiet(id, Arc::clone(witness)));
         }

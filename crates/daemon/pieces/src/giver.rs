@@ -74,8 +74,8 @@ pub struct Giver {
     granted: Vec<Ask>,
     /// Entries that change once the batch is durable.
     changed: BTreeSet<(MapId, u32)>,
-    /// Pieces that nobody has once the batch is durable, with the map that had them.
-    freed: Vec<(MapId, Place)>,
+    /// Pieces that nobody has once the batch is durable.
+    freed: Vec<Place>,
     waiting: Vec<Waiting>,
     /// Asks for which pieces are being wiped, or whose map is frozen.
     postponed: Vec<(MapId, Ask)>,
@@ -145,8 +145,7 @@ impl Giver {
     pub fn remove(&mut self, maps: &[MapId]) {
         for map in maps {
             self.live.remove(map);
-            let freed = self.pool.remove(*map);
-            self.freed.extend(freed.into_iter().map(|place| (*map, place)));
+            self.freed.extend(self.pool.remove(*map));
             // Dropped: they have failed.
             self.waiting.retain(|waiting| waiting.map != *map);
             self.postponed.retain(|(of, _)| of != map);
@@ -163,8 +162,7 @@ impl Giver {
     pub fn thaw(&mut self, maps: &[MapId]) {
         self.frozen.retain(|map| !maps.contains(map));
         maps.iter().for_each(|map| self.show_all(*map));
-        let waiting = std::mem::take(&mut self.postponed);
-        waiting.into_iter().for_each(|(map, ask)| self.ask(map, ask));
+        self.ask_again();
     }
 
     fn show_all(&self, map: MapId) {
@@ -195,22 +193,10 @@ impl Giver {
     /// # Errors
     /// Too many share a piece.
     pub fn roll_back(&mut self, map: MapId, to: MapId) -> Result<(), NoRoom> {
-        let freed = self.pool.roll_back(map, to)?;
-        self.freed.extend(freed.into_iter().map(|place| (map, place)));
+        self.freed.extend(self.pool.roll_back(map, to)?);
         let count = self.live.get(&map).and_then(|tables| tables.last()).map_or(0, |table| table.count());
         self.changed.extend((0..count).map(|index| (map, index)));
         Ok(())
-    }
-
-    /// The pool has more pieces of the drive, which are dirty unless they are `clean`.
-    pub fn extend(&mut self, range: std::ops::Range<u32>, clean: bool) {
-        let places = self.pool.size()..self.pool.size() + range.len() as u32;
-        self.pool.extend(range);
-        for place in places.map(Place) {
-            if clean { self.pool.wiped(place) } else { self.pool.release(place) }
-        }
-        self.was_refused = false;
-        self.ask_again();
     }
 
     /// A command wants pieces.
@@ -220,7 +206,7 @@ impl Giver {
         }
         if ask.wish == Wish::Discard {
             for index in ask.first..ask.first.saturating_add(ask.count) {
-                self.freed.extend(self.pool.discard(map, index).map(|place| (map, place)));
+                self.freed.extend(self.pool.discard(map, index));
                 self.changed.insert((map, index));
             }
             return self.granted.push(ask);
@@ -271,8 +257,7 @@ impl Giver {
             let Some(to) = self.place_at(job.to_bytes) else { continue };
             match self.copying.remove(&to) {
                 Some(Copying { map, index, from }) if is_ok => {
-                    let freed = self.pool.copied(map, index, from, to);
-                    self.freed.extend(freed.map(|place| (map, place)));
+                    self.freed.extend(self.pool.copied(map, index, from, to));
                     self.changed.insert((map, index));
                     for waiting in &mut self.waiting {
                         waiting.copies.remove(&to);
@@ -319,9 +304,9 @@ impl Giver {
         self.pool.take_batch()
     }
 
-    /// The batch is durable: pollers see what was decided. Returns pieces that nobody has any more, by the map that had
-    /// them: they are to be [released](Self::release) once no command uses them.
-    pub fn publish(&mut self) -> BTreeMap<MapId, Vec<Place>> {
+    /// The batch is durable: pollers see what was decided. Returns pieces that nobody has any more: they are to be
+    /// [released](Self::release) once no command of any disk uses them.
+    pub fn publish(&mut self) -> Vec<Place> {
         for (map, index) in std::mem::take(&mut self.changed) {
             let piece = self.piece(map, index);
             for table in self.live.get(&map).into_iter().flatten() {
@@ -329,12 +314,8 @@ impl Giver {
             }
         }
         std::mem::take(&mut self.granted).into_iter().for_each(Ask::done);
-        let mut freed = BTreeMap::<MapId, Vec<Place>>::new();
         self.leaving += self.freed.len() as u32;
-        for (map, place) in std::mem::take(&mut self.freed) {
-            freed.entry(map).or_default().push(place);
-        }
-        freed
+        std::mem::take(&mut self.freed)
     }
 
     /// The batch is not durable, and nobody knows whether it will be: nothing is given any more.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use io_model::{DeviceError, TenantId, Witness};
 use layout::Wiping;
 use nvme_controller::EraseRecord;
-use pieces::{MapId, RoomState};
+use pieces::RoomState;
 
 /// A drive of the daemon's; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +35,8 @@ pub enum Happening {
     Reencrypted(TenantId, std::result::Result<(), String>),
     /// A poller has released the re-encrypter.
     ReencrypterLeft(TenantId),
-    /// Drop the witness once no command of the thin disk with that map is in flight that was fetched before.
-    Quiet(MapId, Witness),
+    /// Drop the witness once no command of a thin disk is in flight that was fetched before.
+    Quiet(Witness),
     /// No write is in flight to the disks that were frozen for this.
     Frozen(u64),
     /// How much of the pool is left.

@@ -23,8 +23,8 @@ const ORDERS: usize = 1024;
 pub enum Wish {
     /// Copy and wipe these pieces, and say so by [`Pieces::moved`].
     Move(Vec<Job>),
-    /// Drop the witness once all commands to the disk with that map have ended that were fetched before.
-    Quiet(MapId, Witness),
+    /// Drop the witness once all commands to thin disks have ended that were fetched before.
+    Quiet(Witness),
     /// How much room is left now.
     Room(RoomState),
     /// The pool's file can't be written: no disk gets a piece before the next start.
@@ -184,17 +184,6 @@ impl Pieces {
         })
     }
 
-    /// The pool has more pieces of the drive, which need wiping unless they are `clean`.
-    ///
-    /// # Errors
-    /// That can't be made durable.
-    pub fn extend(&self, range: std::ops::Range<u32>, clean: bool) -> Result<(), PiecesError> {
-        self.change(move |giver| {
-            giver.extend(range, clean);
-            Ok(())
-        })
-    }
-
     /// These pieces are copied or wiped, durably; or not.
     pub fn moved(&self) -> impl Fn(&[Job], bool) + Send + use<> {
         let orders = self.orders.clone();
@@ -278,8 +267,9 @@ impl Thread {
         let committed = if batch.is_empty() { Ok(()) } else { self.commit(batch) };
         match &committed {
             Ok(()) => {
-                for (map, places) in self.giver.publish() {
-                    (self.wish)(Wish::Quiet(map, Arc::new(Freed { orders: self.orders.clone(), places })));
+                let places = self.giver.publish();
+                if !places.is_empty() {
+                    (self.wish)(Wish::Quiet(Arc::new(Freed { orders: self.orders.clone(), places })));
                 }
                 let jobs = self.giver.jobs(&mut self.begun);
                 if !jobs.is_empty() {

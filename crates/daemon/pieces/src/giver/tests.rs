@@ -45,7 +45,7 @@ impl World {
     /// The batch is durable. Returns freed places and jobs for the mover.
     fn commit(&mut self) -> (Vec<Place>, Vec<Job>) {
         let _ = self.giver.take_batch();
-        let freed = self.giver.publish().into_values().flatten().collect();
+        let freed = self.giver.publish();
         (freed, self.giver.jobs(&mut self.begun))
     }
 
