@@ -67,7 +67,7 @@ fn try_rings(ready: &[Ready]) -> Result<()> {
     let configs = || ready.iter().map(|ready| &ready.prepared.config);
     let rings_with = |commands: bool| {
         let is_such = |config: &&Config| match config.device.backend {
-            Backend::File { .. } => !commands,
+            Backend::File { .. } | Backend::Directory { .. } => !commands,
             Backend::Block { nvme_commands, .. } => nvme_commands == commands,
             _ => false,
         };

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use io_model::Command;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags, fcntl_getfl, fcntl_setfl, ftruncate,
     ioctl_blkpbszget, ioctl_blksszget, open, seek, statx,
 };
 use rustix::io::Errno;
 
+use crate::files::{Files, WINDOW_BYTES};
 use crate::flushes::Flushes;
 use crate::kernel_ring::KernelRing;
 use crate::nvme::Namespace;
@@ -139,7 +141,7 @@ pub struct UringDrive {
 /// What all queues of a drive share. The two abilities are learnt: they change at most once.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) file: File,
+    pub(crate) files: Files,
     path: PathBuf,
     pub(crate) size_bytes: u64,
     /// Ranges are multiples of this. A power of two.
@@ -155,7 +157,6 @@ pub(crate) struct Opened {
     pub(crate) namespace: Option<Namespace>,
     can_discard: AtomicBool,
     can_zero: AtomicBool,
-    pub(crate) flushes: Arc<Flushes>,
     /// Shared by the pollers: a command that is counted here was copied, which costs far more.
     bounced_bytes: AtomicU64,
 }
@@ -195,6 +196,32 @@ impl UringDrive {
         Ok(Self { opened: Arc::new(Self::examine(path, kind, file, None)?) })
     }
 
+    /// Files that are open for reading and writing, or only for reading, each in a [window](WINDOW_BYTES) of the drive's
+    /// addresses: the first one, and the following ones. `None`: the window is empty.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn in_windows(first: (File, PathBuf), more: Vec<Option<(File, PathBuf)>>) -> Result<Self, OpenError> {
+        let size_bytes = WINDOW_BYTES * (more.len() as u64 + 1);
+        let examine = |(file, path): (File, PathBuf)| Self::examine(&path, Kind::File, file, None);
+        let mut all = examine(first)?;
+        let mut files = Vec::with_capacity(more.len());
+        for one in more {
+            let Some(its) = one.map(examine).transpose()? else {
+                files.push(None);
+                continue;
+            };
+            all.block_bytes = all.block_bytes.max(its.block_bytes);
+            all.physical_block_bytes = all.physical_block_bytes.max(its.physical_block_bytes);
+            all.memory_align = all.memory_align.max(its.memory_align);
+            all.direct &= its.direct;
+            all.in_memory &= its.in_memory;
+            files.push(Some(its.files));
+        }
+        let files = all.files.with_windows(files);
+        Ok(Self { opened: Arc::new(Opened { size_bytes, files, ..all }) })
+    }
+
     /// As [`UringDrive::open`], of a block device that is an NVMe drive's namespace, with its character device: it gets
     /// NVMe commands, past the block layer. The block device stays open, so that nobody else has it.
     ///
@@ -204,9 +231,10 @@ impl UringDrive {
         let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
         let (file, _) = open_or_create(path, Kind::Block, None)?;
         let mut opened = Self::examine(path, Kind::Block, file, None)?;
-        let stat = statx(&opened.file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(os("examine"))?;
+        let stat =
+            statx(opened.files.first(), c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(os("examine"))?;
         let queue = device_attribute(&stat, "queue").ok_or_else(|| os("find the limits of")(Errno::NOENT))?;
-        let namespace = Namespace::open(character_device, &opened.file, &queue)?;
+        let namespace = Namespace::open(character_device, opened.files.first(), &queue)?;
         opened.can_discard = AtomicBool::new(namespace.can_discard());
         opened.can_zero = AtomicBool::new(namespace.can_zero());
         opened.namespace = Some(namespace);
@@ -239,7 +267,7 @@ impl UringDrive {
         }
         let in_memory = kind == Kind::File && is_in_memory(&file).map_err(os("examine"))?;
         Ok(Opened {
-            file,
+            files: Files::one(file),
             path: path.to_owned(),
             size_bytes,
             block_bytes,
@@ -251,7 +279,6 @@ impl UringDrive {
             namespace: None,
             can_discard: AtomicBool::new(kind == Kind::File || device_discards(&stat)),
             can_zero: AtomicBool::new(true),
-            flushes: Arc::default(),
             bounced_bytes: AtomicU64::new(0),
         })
     }
@@ -322,7 +349,7 @@ impl Opened {
     #[cfg(test)]
     pub(crate) fn pretended_over(file: File) -> Self {
         Self {
-            file,
+            files: Files::one(file),
             path: PathBuf::new(),
             size_bytes: 1 << 20,
             block_bytes: 512,
@@ -334,9 +361,13 @@ impl Opened {
             namespace: None,
             can_discard: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
-            flushes: Arc::default(),
             bounced_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Failed flushes of the file that a command is for.
+    pub(crate) fn flushes(&self, command: &Command) -> &Flushes {
+        self.files.flushes(command.offset_bytes)
     }
 
     pub(crate) fn can_discard(&self) -> bool {

@@ -1,7 +1,5 @@
 //! One command's way through the kernel.
 
-use std::os::fd::AsRawFd;
-
 use guest_memory::{IoBuf, Segment};
 use io_model::{Command, DeviceError, Io, Op, Outcome};
 use io_uring::{opcode, squeue, types};
@@ -30,9 +28,6 @@ const MAX_TRIES: u16 = 10_000;
 /// How often an NVMe command is sent again that the drive failed without saying that this would be in vain: as often as
 /// the kernel's driver does so for a block device's requests.
 const MAX_NVME_TRIES: u16 = 5;
-
-/// The ring's only registered file.
-const FILE: types::Fixed = types::Fixed(0);
 
 const ZEROES_BYTES: usize = 64 << 10;
 
@@ -88,8 +83,10 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Flight {
     io: Io,
-    /// What is done of it is `done_bytes`, from its start.
+    /// What is done of it is `done_bytes`, from its start. Its offset is in the file.
     command: Command,
+    /// The file's number.
+    file: types::Fixed,
     step: Step,
     done_bytes: u64,
     /// How much of an NVMe command's data is under way: it moves all of that or fails.
@@ -107,6 +104,11 @@ impl Flight {
             return Err((io, Err(error)));
         }
         let mut command = io.command;
+        let (file, within_bytes) = drive.files.locate(command.offset_bytes);
+        if drive.files.descriptor(file).is_none() {
+            return Err((io, Err(DeviceError::OutOfRange)));
+        }
+        command.offset_bytes = within_bytes;
         if command.op == Op::Discard {
             // Advice: what is not whole blocks is left out.
             let end = (command.offset_bytes + command.len_bytes) & !(drive.block_bytes - 1);
@@ -132,6 +134,7 @@ impl Flight {
         Ok(Self {
             io,
             command,
+            file: types::Fixed(file),
             step,
             done_bytes: 0,
             piece_bytes: 0,
@@ -172,7 +175,11 @@ impl Flight {
         loop {
             iovecs.clear();
             iovecs.extend(after(self.io.buf.segments(), self.done_bytes).take(MAX_IOVECS));
-            let (fd, all, count) = (drive.file.as_raw_fd(), iovecs.as_ptr().cast(), iovecs.len() as libc::c_int);
+            let (fd, all, count) = (
+                drive.files.descriptor(self.file.0).unwrap_or(-1),
+                iovecs.as_ptr().cast(),
+                iovecs.len() as libc::c_int,
+            );
             let offset_bytes = (self.command.offset_bytes + self.done_bytes) as libc::off_t;
             // SAFETY: `iovecs` names parts of guest memory whose mapping the command's IoBuf pins, and both outlive
             // the call.
@@ -208,9 +215,9 @@ impl Flight {
                 name_zeroes(iovecs, left_bytes);
                 self.vectored(iovecs.as_ptr().cast(), iovecs.len(), offset_bytes)
             }
-            Step::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE, offset_bytes, left_bytes),
-            Step::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE, offset_bytes, left_bytes),
-            Step::Sync => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+            Step::ZeroRange => self.fallocate(libc::FALLOC_FL_ZERO_RANGE, offset_bytes, left_bytes),
+            Step::Punch => self.fallocate(libc::FALLOC_FL_PUNCH_HOLE, offset_bytes, left_bytes),
+            Step::Sync => opcode::Fsync::new(self.file).flags(types::FsyncFlags::DATASYNC).build(),
         };
         Entry::Short(entry)
     }
@@ -292,19 +299,25 @@ impl Flight {
 
     fn plain(&self, data: *mut u8, len_bytes: u32, offset_bytes: u64) -> squeue::Entry {
         match self.command.op {
-            Op::Read => opcode::Read::new(FILE, data, len_bytes).offset(offset_bytes).build(),
-            _ => opcode::Write::new(FILE, data, len_bytes).offset(offset_bytes).rw_flags(self.write_flags()).build(),
+            Op::Read => opcode::Read::new(self.file, data, len_bytes).offset(offset_bytes).build(),
+            _ => {
+                opcode::Write::new(self.file, data, len_bytes).offset(offset_bytes).rw_flags(self.write_flags()).build()
+            }
         }
     }
 
     fn vectored(&self, iovecs: *const libc::iovec, count: usize, offset_bytes: u64) -> squeue::Entry {
         match self.command.op {
-            Op::Read => opcode::Readv::new(FILE, iovecs, count as u32).offset(offset_bytes).build(),
-            _ => opcode::Writev::new(FILE, iovecs, count as u32)
+            Op::Read => opcode::Readv::new(self.file, iovecs, count as u32).offset(offset_bytes).build(),
+            _ => opcode::Writev::new(self.file, iovecs, count as u32)
                 .offset(offset_bytes)
                 .rw_flags(self.write_flags())
                 .build(),
         }
+    }
+
+    fn fallocate(&self, mode: i32, offset_bytes: u64, len_bytes: u64) -> squeue::Entry {
+        opcode::Fallocate::new(self.file, len_bytes).offset(offset_bytes).mode(mode | libc::FALLOC_FL_KEEP_SIZE).build()
     }
 
     fn write_flags(&self) -> i32 {
@@ -424,10 +437,6 @@ fn is_aligned(buf: &IoBuf, drive: &Opened) -> bool {
     buf.segments()
         .iter()
         .all(|segment| segment.as_ptr().addr() as u64 & address_mask == 0 && segment.len_bytes() as u64 & len_mask == 0)
-}
-
-fn fallocate(mode: i32, offset_bytes: u64, len_bytes: u64) -> squeue::Entry {
-    opcode::Fallocate::new(FILE, len_bytes).offset(offset_bytes).mode(mode | libc::FALLOC_FL_KEEP_SIZE).build()
 }
 
 /// The segments without their first `skip_bytes`.

@@ -10,6 +10,7 @@
 //! - `kernel_ring`: an io_uring with entries of the length that its commands need;
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in one or more steps;
+//! - `files`: the file behind it, or several, each in a window of its addresses;
 //! - `flushes`: the tenants that must learn of a failed flush, because the kernel reports it only once;
 //! - `zero`: zeroing a range, and finding its holes, without a ring, for a thread that may wait;
 //! - `errno`: the meaning of the kernel's errors for a device.
@@ -34,6 +35,7 @@
 mod bounces;
 mod drive;
 mod errno;
+mod files;
 mod flight;
 mod flushes;
 mod kernel_ring;
@@ -43,4 +45,5 @@ mod uring;
 mod zero;
 
 pub use drive::{Kind, NoRing, OpenError, UringDrive, try_rings};
+pub use files::WINDOW_BYTES;
 pub use uring::Uring;

@@ -60,8 +60,7 @@ impl Ring {
         let namespace = drive.namespace.as_ref();
         let uring = KernelRing::new(depth.clamp(1, MAX_ENTRIES), namespace.is_some()).map_err(no_ring)?;
         // The block device's too: its exclusive opener keeps it until the last command is over.
-        let files: Vec<_> =
-            std::iter::once(&drive.file).chain(namespace.map(|it| &it.file)).map(AsRawFd::as_raw_fd).collect();
+        let files: Vec<_> = drive.files.descriptors().chain(namespace.map(|it| it.file.as_raw_fd())).collect();
         uring.submitter().register_files(&files).map_err(no_ring)?;
         restrict(&uring.submitter(), namespace.is_some()).map_err(no_ring)?;
         Ok(Self {
@@ -91,11 +90,11 @@ impl Ring {
         };
         let mut flight = Flight::start(io, &self.drive)?;
         let slot = &mut self.slots[index as usize];
-        let epoch = self.writers.start(flight.command(), &self.drive.flushes);
+        let epoch = self.writers.start(flight.command(), self.drive.flushes(flight.command()));
         if flight.moves_at_once(&self.drive) {
             let outcome = flight.move_at_once(&mut slot.iovecs, &self.drive);
             let (io, _) = flight.end();
-            let outcome = self.writers.end(&io.command, epoch, outcome, &self.drive.flushes);
+            let outcome = self.writers.end(&io.command, epoch, outcome, self.drive.flushes(&io.command));
             return Err((io, outcome));
         }
         slot.epoch = epoch;
@@ -174,7 +173,7 @@ impl Ring {
         let Slot { flight, epoch, .. } = &mut self.slots[index as usize];
         if let Some(flight) = flight.take() {
             let (io, bounce) = flight.end();
-            let outcome = self.writers.end(&io.command, *epoch, outcome, &self.drive.flushes);
+            let outcome = self.writers.end(&io.command, *epoch, outcome, self.drive.flushes(&io.command));
             bounce.into_iter().for_each(|bounce| bounces.give(io.command.tenant, bounce));
             self.free.push(index);
             ended(io.done(outcome));

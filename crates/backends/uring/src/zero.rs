@@ -22,7 +22,7 @@ impl UringDrive {
     /// Nobody may write into the range meanwhile.
     pub fn data(&self, offset_bytes: u64, len_bytes: u64) -> Vec<Range<u64>> {
         let (end, block_bytes) = (offset_bytes + len_bytes, self.opened.block_bytes.max(DATA_BLOCK_BYTES));
-        let find = |from| retry_on_intr(|| seek(&self.opened.file, from));
+        let find = |from| retry_on_intr(|| seek(self.opened.files.first(), from));
         let mut pieces: Vec<Range<u64>> = Vec::new();
         let mut at = offset_bytes;
         while at < end {
@@ -48,7 +48,7 @@ impl UringDrive {
     /// # Errors
     /// The system's; part of the range may be zeroed.
     pub fn zero(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
-        let file = &self.opened.file;
+        let file = self.opened.files.first();
         for way in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
             let flags = way | FallocateFlags::KEEP_SIZE;
             match retry_on_intr(|| fallocate(file, flags, offset_bytes, len_bytes)) {
@@ -72,9 +72,9 @@ impl UringDrive {
     /// # Errors
     /// The system's. Tenants whose writes may be lost too learn of it by their next flush.
     pub fn sync(&self) -> Result<(), Errno> {
-        let synced = retry_on_intr(|| fdatasync(&self.opened.file));
+        let synced = retry_on_intr(|| fdatasync(self.opened.files.first()));
         if synced.is_err() {
-            self.opened.flushes.failed();
+            self.opened.files.flushes(0).failed();
         }
         synced
     }

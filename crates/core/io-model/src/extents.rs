@@ -107,6 +107,12 @@ impl Extents {
         self.map.as_deref()
     }
 
+    /// Where the drive takes the disk's flushes. It counts for drives with several files.
+    #[inline]
+    pub(crate) fn flush_at_bytes(&self) -> u64 {
+        self.map.as_ref().map_or(0, |map| map.base_bytes())
+    }
+
     /// Where the disk ends.
     pub(crate) fn size_bytes(&self) -> u64 {
         let last = self.more.last().unwrap_or(&self.first);

@@ -1,4 +1,4 @@
-//! Where the pieces of a thin disk lie on its drive.
+//! Where the pieces of a disk lie on its drive: of a thin disk, or of one that is an image.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,6 +8,8 @@ use crate::{DeviceError, Op, Outcome};
 
 /// In an entry: other disks use the piece, too.
 const SHARED: u32 = 1 << 31;
+/// An entry: the disk has the piece, but not as it is on the drive.
+const PACKED: u32 = u32::MAX;
 /// No part of a command passes over more pieces than this, so that a look-up takes microseconds at most.
 const PIECES_MAX: u32 = 1024;
 
@@ -16,6 +18,8 @@ const PIECES_MAX: u32 = 1024;
 pub struct PieceMap {
     piece_shift: u32,
     size_bytes: u64,
+    /// Where the drive's piece 0 is.
+    base_bytes: u64,
     /// 0: the disk has no piece there. Otherwise the piece's number on the drive plus one.
     entries: Box<[AtomicU32]>,
     ask: Box<dyn Fn(Ask) + Send + Sync>,
@@ -30,12 +34,19 @@ pub enum Piece {
     Own(u32),
     /// The drive's piece of that number. It must not be written.
     Shared(u32),
+    /// It has data that a command can't reach, such as a compressed cluster of an image.
+    Packed,
+}
+
+impl Piece {
+    /// Numbers of a drive's pieces are below this.
+    pub const NUMBERS: u32 = SHARED - 2;
 }
 
 /// What a command waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// Pieces of the disk's own, with the data of shared ones.
+    /// Pieces of the disk's own, with the data of shared and packed ones.
     Write,
     /// No pieces: all of each is discarded.
     Discard,
@@ -89,7 +100,13 @@ impl PieceMap {
     pub fn new(piece_bytes: u64, size_bytes: u64, ask: impl Fn(Ask) + Send + Sync + 'static) -> Self {
         let count = size_bytes.div_ceil(piece_bytes);
         let entries = (0..count).map(|_| AtomicU32::new(0)).collect();
-        Self { piece_shift: piece_bytes.trailing_zeros(), size_bytes, entries, ask: Box::new(ask) }
+        Self { piece_shift: piece_bytes.trailing_zeros(), size_bytes, base_bytes: 0, entries, ask: Box::new(ask) }
+    }
+
+    /// Pieces of the drive count from this byte on.
+    #[must_use]
+    pub fn with_base(self, base_bytes: u64) -> Self {
+        Self { base_bytes, ..self }
     }
 
     /// Size of the disk.
@@ -118,6 +135,7 @@ impl PieceMap {
             Piece::None => 0,
             Piece::Own(number) => number + 1,
             Piece::Shared(number) => (number + 1) | SHARED,
+            Piece::Packed => PACKED,
         };
         self.entries.get(index as usize).map(|entry| entry.store(value, Ordering::Release)).is_some()
     }
@@ -128,7 +146,7 @@ impl PieceMap {
     pub(crate) fn locate(&self, op: Op, at_bytes: u64) -> Option<(u64, u64)> {
         let entry = self.entry((at_bytes >> self.piece_shift) as u32);
         let is_plain = match op {
-            Op::Read => entry != 0,
+            Op::Read => entry != 0 && entry != PACKED,
             Op::Write => entry != 0 && entry & SHARED == 0,
             _ => false,
         };
@@ -142,7 +160,13 @@ impl PieceMap {
 
     /// Where the piece of an entry begins on the drive.
     fn offset(&self, entry: u32) -> u64 {
-        u64::from((entry & !SHARED) - 1) << self.piece_shift
+        self.base_bytes + (u64::from((entry & !SHARED) - 1) << self.piece_shift)
+    }
+
+    /// Where a flush of the disk goes.
+    #[inline]
+    pub(crate) fn base_bytes(&self) -> u64 {
+        self.base_bytes
     }
 
     /// What the start of a range inside of the disk meets.
@@ -176,15 +200,16 @@ impl PieceMap {
         };
         match (of_entry(entry), op) {
             (Piece::None, Op::Read | Op::Discard | Op::WriteZeroes | Op::Flush) => nothing(),
-            (Piece::Own(_) | Piece::Shared(_), Op::Discard | Op::WriteZeroes) if is_whole => {
+            (Piece::Own(_) | Piece::Shared(_) | Piece::Packed, Op::Discard | Op::WriteZeroes) if is_whole => {
                 wait(Wish::Discard, &|piece, is_whole| is_whole && piece != Piece::None)
             }
-            (Piece::Shared(_), Op::Discard) => Step::Nothing { len_bytes: part_bytes },
-            (Piece::None | Piece::Shared(_), Op::Write | Op::WriteZeroes) => {
+            (Piece::Shared(_) | Piece::Packed, Op::Discard) => Step::Nothing { len_bytes: part_bytes },
+            (Piece::Packed, Op::Read) => wait(Wish::Write, &|piece, _| piece == Piece::Packed),
+            (Piece::None | Piece::Shared(_) | Piece::Packed, Op::Write | Op::WriteZeroes) => {
                 let is_alike = |is_whole: bool| op == Op::Write || !is_whole;
                 wait(Wish::Write, &|piece, is_whole| is_alike(is_whole) && !matches!(piece, Piece::Own(_)))
             }
-            (Piece::Own(_) | Piece::Shared(_), _) => {
+            (Piece::Own(_) | Piece::Shared(_) | Piece::Packed, _) => {
                 let is_next = |more: u32, is_whole: bool| {
                     let is_drives = op.has_data() || !is_whole;
                     is_drives && self.entry(first + more) == entry.wrapping_add(more)
@@ -204,6 +229,9 @@ impl PieceMap {
 }
 
 fn of_entry(entry: u32) -> Piece {
+    if entry == PACKED {
+        return Piece::Packed;
+    }
     match (entry & !SHARED).checked_sub(1) {
         None => Piece::None,
         Some(number) if entry & SHARED == 0 => Piece::Own(number),
@@ -302,6 +330,23 @@ mod tests {
         assert_eq!(step(Op::WriteZeroes, 2.5, 0.25), wait(2, 1, Wish::Write), "zeros are data");
         assert_eq!(step(Op::WriteZeroes, 6.0, 0.5), wait(6, 1, Wish::Discard), "all of the last one");
         assert_eq!(step(Op::WriteZeroes, 6.0, 0.25), drive(40.0, 0.25));
+    }
+
+    /// Where compressed data would be taken for plain data, or a command go to another image's file.
+    #[test]
+    fn packed_pieces_are_made_plain_before_they_are_read() {
+        const BASE_BYTES: u64 = 3 << 47;
+        let map = PieceMap::new(PIECE_BYTES, 3 * PIECE_BYTES, |_| ()).with_base(BASE_BYTES);
+        for (at, piece) in [Piece::Packed, Piece::Packed, Piece::Own(7)].into_iter().enumerate() {
+            map.set(at as u32, piece);
+        }
+        assert_eq!([Op::Read, Op::Write].map(|op| map.locate(op, 512)), [None; 2]);
+        let step = |op, len: u64| map.step(op, 0, len * PIECE_BYTES);
+        let wait = |count, wish| Step::Wait { first: 0, count, wish };
+        assert_eq!([step(Op::Read, 3), step(Op::Write, 3)], [wait(2, Wish::Write); 2]);
+        assert_eq!(step(Op::Discard, 1), wait(1, Wish::Discard));
+        assert_eq!(map.step(Op::Discard, 0, 512), Step::Nothing { len_bytes: 512 });
+        assert_eq!(map.locate(Op::Read, 2 * PIECE_BYTES), Some((BASE_BYTES + 7 * PIECE_BYTES, PIECE_BYTES)));
     }
 
     #[test]

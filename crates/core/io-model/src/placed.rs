@@ -383,6 +383,10 @@ impl<S: Source> Source for Placed<S> {
                     _ => self.split(command, buf, token),
                 }
             }
+            Fetch::Command(mut flush, buf, token) => {
+                flush.offset_bytes = self.disks.get(usize::from(flush.disk)).map_or(0, Extents::flush_at_bytes);
+                Fetch::Command(flush, buf, token)
+            }
             fetched => fetched,
         }
     }

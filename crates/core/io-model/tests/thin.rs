@@ -194,6 +194,7 @@ impl World {
                 }
                 (Piece::Shared(_), Wish::Discard) => assert!(self.map.set(index, Piece::None)),
                 (Piece::Own(_), _) | (Piece::None, Wish::Discard) => {}
+                (Piece::Packed, _) => unreachable!("a thin disk has none"),
                 (Piece::None | Piece::Shared(_), wish) => {
                     let Some(piece) = self.free.pop() else {
                         self.refused += 1;

@@ -53,7 +53,8 @@ impl Config {
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
         let of_drive = self.device.encryption;
-        for tenant in draft.tenants.drain(..).filter_map(|tenant| tenant.finish(of_drive)) {
+        let drive = self.device.clone();
+        for tenant in draft.tenants.drain(..).filter_map(|tenant| tenant.finish(Some(&drive))) {
             let tenant = Tenant { marks: tenant.marks.outside(), ..tenant };
             match self.tenants.iter_mut().find(|old| old.name == tenant.name) {
                 Some(old) => *old = tenant,
@@ -93,6 +94,7 @@ impl TenantMarks {
             name: OUTSIDE,
             size: OUTSIDE,
             offset: self.offset.map(|_| OUTSIDE),
+            image: self.image.map(|_| OUTSIDE),
             target: self.target.map(|_| OUTSIDE),
             lba_size: self.lba_size.map(|_| OUTSIDE),
             has_memory: self.has_memory,
@@ -170,6 +172,8 @@ impl TenantDraft {
             lba_size: (Some(tenant.lba_bytes), marks.lba_size.clone()),
             encryption: Some(Some(tenant.encryption)),
             thin: (Some(tenant.is_thin), Some(tenant.reserve)),
+            image: Some(tenant.image.clone()),
+            image_mark: marks.image.clone(),
             queues: Some(tenant.queues),
             socket: Some(tenant.socket.clone()),
         }

@@ -15,6 +15,7 @@ use crate::demand::read_demand;
 use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
 use crate::groups::{read_group, read_groups};
+use crate::images;
 use crate::keys::{self, MAX_VIRTQUEUES_BY_PRIORITY, SCHEMA, device, drive, is_drive, pollers, tenant, top};
 use crate::memory::read_memory;
 use crate::namespace::read_namespaces;
@@ -24,7 +25,7 @@ use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{Items, Section, THE_TOP, choice, or, small_integer};
 use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
-use crate::values::{BackendWord, Encryption, WipeBy};
+use crate::values::{BackendWord, WipeBy};
 use crate::view::{self, View};
 
 impl Config {
@@ -81,8 +82,7 @@ pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, nam
         draft.tenants = vec![read_tenant(&mut sink, section.clone(), rules, all)];
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
-        let of_drive = draft.device.as_ref().map_or(Encryption::None, |device| device.encryption);
-        let tenant = draft.tenants.pop().and_then(|tenant| tenant.finish(of_drive));
+        let tenant = draft.tenants.pop().and_then(|tenant| tenant.finish(draft.device.as_ref()));
         tenant
             .ok_or_else(|| ConfigErrors::one(&source.file, "can't be used, and no check says why", "please report it"))
     };
@@ -273,9 +273,12 @@ fn read_backend(
     word: BackendWord,
     marks: &mut Marks,
 ) -> Option<Backend> {
-    let has_path = matches!(word, BackendWord::File | BackendWord::Block);
+    let has_path = matches!(word, BackendWord::File | BackendWord::Block | BackendWord::Directory);
     if !has_path {
-        section.forbid(sink, "path", "only file and block back ends have one", "remove it");
+        section.forbid(sink, "path", "only file, block and directory back ends have one", "remove it");
+    }
+    if matches!(word, BackendWord::Directory) {
+        images::refuse_settings(sink, section);
     }
     if !matches!(word, BackendWord::File) {
         section.forbid(sink, "create", "only a file can be created", "remove it");
@@ -285,7 +288,11 @@ fn read_backend(
         section.forbid(sink, "profile", "memory and null imitate no drive", remedy);
     }
     let path = if has_path {
-        let example = if matches!(word, BackendWord::File) { "/srv/evenkeel/drive.img" } else { "/dev/nvme0n1" };
+        let example = match word {
+            BackendWord::File => "/srv/evenkeel/drive.img",
+            BackendWord::Directory => "/srv/evenkeel/images",
+            _ => "/dev/nvme0n1",
+        };
         let found = device::PATH.require(sink, section, &format!("add path = \"{example}\""));
         marks.path = found.as_ref().map(Spanned::span);
         found.map(Spanned::into_inner)
@@ -302,7 +309,8 @@ fn read_backend(
     }
     let nvme_commands = device::NVME_COMMANDS.get_or_default(sink, section);
     let create = device::CREATE.get_or_default(sink, section);
-    let needs_size = !has_layout(Some(word)) || create == Some(true);
+    let has_no_size = has_layout(Some(word)) || matches!(word, BackendWord::Directory);
+    let needs_size = !has_no_size || create == Some(true);
     if needs_size && section.lacks("size") {
         let why = if has_path { " to create the file with" } else { "" };
         let what = format!("{} has no `size`{why}", section.label);
@@ -312,6 +320,7 @@ fn read_backend(
         BackendWord::File => Some(Backend::File { path: path?, create: create? }),
         BackendWord::Block => Some(Backend::Block { path: path?, nvme_commands: nvme_commands? }),
         BackendWord::Nvme => nvme,
+        BackendWord::Directory => Some(Backend::Directory { path: path? }),
         BackendWord::Memory => Some(Backend::Memory),
         BackendWord::Null => Some(Backend::Null),
         BackendWord::Model => Some(Backend::Model { memory_backed: memory_backed? }),
@@ -396,6 +405,7 @@ pub(crate) fn read_tenant(
     let lba_size = (tenant::LBA_SIZE.get_or_default(sink, &section), section.mark("lba_size"));
     let encryption = tenant::ENCRYPTION.get_if_any(sink, &section);
     let thin = read_thin(sink, &section);
+    let image = images::read(sink, &section);
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
@@ -418,6 +428,8 @@ pub(crate) fn read_tenant(
         lba_size,
         encryption,
         thin,
+        image,
+        image_mark: section.mark("image"),
         queues,
         socket,
     }

@@ -134,6 +134,11 @@ pub enum Backend {
         /// What a command may take before something is done about it.
         command_timeout: Nanos,
     },
+    /// A directory of images, each of which is a disk.
+    Directory {
+        /// Absolute.
+        path: PathBuf,
+    },
     /// Memory of the daemon: empty at each start.
     Memory,
     /// Nothing: writes vanish, reads leave the buffer as it is.
@@ -194,6 +199,8 @@ pub struct Tenant {
     pub is_thin: bool,
     /// How much of the pool is kept for it.
     pub reserve: Size,
+    /// The image that it is, on a drive that is a directory.
+    pub image: Option<Image>,
     /// How the doorbells of an NVMe controller reach us; of no meaning for others.
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
@@ -203,12 +210,22 @@ pub struct Tenant {
     pub(crate) marks: TenantMarks,
 }
 
+/// An image file that is a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Absolute.
+    pub path: PathBuf,
+    /// Files that it may build on. Absolute.
+    pub backing: Vec<PathBuf>,
+}
+
 /// Where a tenant stands in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TenantMarks {
     pub name: Range<usize>,
     pub size: Range<usize>,
     pub offset: Option<Range<usize>>,
+    pub image: Option<Range<usize>>,
     pub target: Option<Range<usize>>,
     pub lba_size: Option<Range<usize>>,
     /// Whether `max_memory` and `max_maps` are written.
@@ -349,6 +366,7 @@ impl Tenant {
             encryption: Encryption::None,
             is_thin: false,
             reserve: Size(0),
+            image: None,
             doorbells: Doorbells::Trapped,
             queues: 1,
             socket: SocketSection { user: None, group: None, mode: 0o600 },
@@ -374,16 +392,17 @@ impl Backend {
             Self::File { .. } => "file",
             Self::Block { .. } => "block",
             Self::Nvme { .. } => "nvme",
+            Self::Directory { .. } => "directory",
             Self::Memory => "memory",
             Self::Null => "null",
             Self::Model { .. } => "model",
         }
     }
 
-    /// The file or block device, where there is one: only such a drive outlives the daemon.
+    /// The file, block device or directory, where there is one: only such a drive outlives the daemon.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::File { path, .. } | Self::Block { path, .. } => Some(path),
+            Self::File { path, .. } | Self::Block { path, .. } | Self::Directory { path } => Some(path),
             Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
         }
     }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use io_model::units::Size;
 use policy::Settings;
 use toml::Spanned;
 
 use crate::access::{ApiSection, DaemonSection, KeysSection, SocketSection};
-use crate::config::{Config, Device, Marks, Pollers, Tenant, TenantMarks};
+use crate::config::{Config, Device, Image, Marks, Pollers, Tenant, TenantMarks};
 use crate::demand::Demand;
 use crate::frontend::FrontendDraft;
 use crate::groups::Group;
@@ -63,6 +63,9 @@ pub(crate) struct TenantDraft {
     pub encryption: Option<Option<Encryption>>,
     /// And what is kept for it.
     pub thin: (Option<bool>, Option<Size>),
+    /// `Some(None)`: it is no image. Its paths are as written.
+    pub image: Option<Option<Image>>,
+    pub image_mark: Option<Range<usize>>,
     pub queues: Option<u16>,
     pub socket: Option<SocketSection>,
 }
@@ -71,10 +74,11 @@ impl Draft {
     pub fn finish(self) -> Option<Config> {
         let device = self.device?;
         let of_drive = device.encryption;
-        let tenant = |tenant: TenantDraft| tenant.finish(of_drive);
+        let tenant = |tenant: TenantDraft| tenant.finish(Some(&device));
         let namespace = |namespace: NamespaceDraft| namespace.finish(of_drive);
         Some(Config {
             tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
+            namespaces: self.namespaces.into_iter().map(namespace).collect::<Option<_>>()?,
             runtime_dir: self.runtime_dir?,
             state_dir: self.state_dir?,
             daemon: self.daemon,
@@ -85,7 +89,6 @@ impl Draft {
             policy: self.policy?,
             pollers: self.pollers?,
             groups: self.groups?,
-            namespaces: self.namespaces.into_iter().map(namespace).collect::<Option<_>>()?,
             warnings: Vec::new(),
             text: Text { file: PathBuf::new(), text: String::new() },
             view: View::only(0),
@@ -95,8 +98,10 @@ impl Draft {
 }
 
 impl TenantDraft {
-    /// `of_drive`: what new disks of the drive have.
-    pub fn finish(self, of_drive: Encryption) -> Option<Tenant> {
+    /// `drive`: that it is on, if it could be read.
+    pub fn finish(self, drive: Option<&Device>) -> Option<Tenant> {
+        let of_drive = drive.map_or(Encryption::None, |drive| drive.encryption);
+        let directory = drive.and_then(|drive| drive.backend.path()).unwrap_or(Path::new("/"));
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let has_memory = self.memory.is_written;
@@ -108,6 +113,7 @@ impl TenantDraft {
             name: name.span(),
             size: size.span(),
             offset,
+            image: self.image_mark,
             target: self.terms.target_mark.clone(),
             lba_size: self.lba_size.1,
             has_memory,
@@ -128,6 +134,7 @@ impl TenantDraft {
             encryption,
             is_thin: self.thin.0?,
             reserve: self.thin.1?,
+            image: self.image?.map(|image| image.within(directory)),
             doorbells: doorbells?,
             queues: self.queues?,
             socket: self.socket?,

@@ -54,6 +54,7 @@ mod found;
 mod frontend;
 mod groups;
 mod host;
+mod images;
 mod keys;
 mod look;
 mod memory;
@@ -81,7 +82,7 @@ mod view;
 pub use access::{ApiSection, DaemonSection, KeySource, KeysSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{Assignment, Assignments};
-pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Pollers, Tenant};
+pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Image, Pollers, Tenant};
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Unplaced};
 pub use found::{Found, HandedOver};
@@ -91,6 +92,7 @@ pub use host::{
     AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Node, Survey, content_of, drive_id,
     in_use, layout_of_nvme, mark_image, nvme_character_device,
 };
+pub use images::base_bytes as image_base_bytes;
 pub use keys::{MAX_VIRTQUEUES_BY_PRIORITY, STATE_DIR, SettingLine, sections as settings_sections};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use io_model::units::Size;
 use layout::{About, Change, DeviceIdentity, Layout, LayoutFile, Wanted};
 
 use crate::config::{Backend, Config};
 use crate::host::DeviceLock;
 use crate::problem::{ConfigErrors, Problem, Sink};
-use crate::sections;
+use crate::{images, sections};
 
 impl Config {
     /// Gives every tenant its range; see [`Layout::plan`].
@@ -19,10 +20,10 @@ impl Config {
         device: &DeviceIdentity,
         recorded: Option<&Layout>,
     ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
-        let tenants = self.tenants.iter().map(|tenant| Wanted {
+        let tenants = self.tenants.iter().enumerate().map(|(number, tenant)| Wanted {
             name: &tenant.name,
             size: tenant.size,
-            offset: tenant.offset,
+            offset: tenant.image.as_ref().map_or(tenant.offset, |_| Some(Size(images::base_bytes(number)))),
             lba_bytes: tenant.lba_bytes,
             is_thin: tenant.is_thin,
         });
@@ -98,7 +99,7 @@ impl Config {
                 self.plan_layout(recorded.device(), Some(recorded)).map(drop)
             }
             // It is empty then.
-            (Backend::Memory | Backend::Null | Backend::Model { .. }, ..) => {
+            (Backend::Memory | Backend::Null | Backend::Model { .. } | Backend::Directory { .. }, ..) => {
                 self.plan_layout(&self.of_no_file().device, None).map(drop)
             }
             _ => Ok(()),
@@ -156,7 +157,7 @@ impl Config {
             }
             Backend::File { .. } => Some(LayoutFile::beside(device)),
             Backend::Block { .. } | Backend::Nvme { .. } => Some(LayoutFile::in_directory(&self.state_dir, device)),
-            Backend::Memory | Backend::Null | Backend::Model { .. } => None,
+            Backend::Memory | Backend::Null | Backend::Model { .. } | Backend::Directory { .. } => None,
         }
     }
 }

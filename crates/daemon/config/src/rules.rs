@@ -13,6 +13,7 @@ use crate::demand::DemandLoad;
 use crate::draft::{Draft, TenantDraft};
 use crate::frontend::{Frontend, Serving};
 use crate::groups;
+use crate::images;
 use crate::memory::{ALL_MAPS, ALL_MEMORY, MemoryDraft};
 use crate::namespace_rules;
 use crate::plan::{self, Load, Poller};
@@ -63,6 +64,7 @@ pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
     }
     steps(sink, draft);
     sockets(sink, draft);
+    images::check(sink, draft);
 }
 
 /// No two disks have one name. `named`: what each is, its name, and where that stands.

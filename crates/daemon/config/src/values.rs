@@ -26,6 +26,7 @@ pub(crate) enum BackendWord {
     File,
     Block,
     Nvme,
+    Directory,
     Memory,
     Null,
     Model,
@@ -89,6 +90,7 @@ pub(crate) const BACKENDS: &[(&str, BackendWord)] = &[
     ("file", BackendWord::File),
     ("block", BackendWord::Block),
     ("nvme", BackendWord::Nvme),
+    ("directory", BackendWord::Directory),
     ("memory", BackendWord::Memory),
     ("null", BackendWord::Null),
     ("model", BackendWord::Model),
@@ -179,6 +181,25 @@ pub(crate) fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
         return Err(Wrong { what, remedy: "write the whole path, from /".into() });
     }
     Ok(PathBuf::from(found))
+}
+
+/// A path that may be relative.
+pub(crate) fn file_name(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
+    let found = text(value)?;
+    if found.is_empty() || found.contains('\0') {
+        let what = if found.is_empty() { "is empty" } else { "has a NUL character in it" };
+        return Err(Wrong { what: what.into(), remedy: "write the path of a file".into() });
+    }
+    Ok(PathBuf::from(found))
+}
+
+pub(crate) fn file_names(value: &DeValue<'_>) -> Result<Vec<PathBuf>, Wrong> {
+    let wrong = |what: String| Wrong { what, remedy: "expected a list of paths such as [\"base.qcow2\"]".into() };
+    let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
+    let path = |item: &Spanned<DeValue<'_>>| {
+        file_name(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))
+    };
+    items.iter().map(path).collect()
 }
 
 /// A PCI function, in the kernel's words.

@@ -39,6 +39,8 @@ pub enum ThreadKind {
     Drive,
     /// Zeroes ranges of the drive, or finds what of them is to be wiped.
     Zeroing,
+    /// Changes the tables of an image that is a disk.
+    Image,
     /// Reads the configuration file again, or what a new drive holds.
     OwnFile,
     /// Keeps summaries of what tenants got, in files.
@@ -264,6 +266,9 @@ const METRICS: &[Call] = &[
 /// On the drive, which is open: whole ranges, or by hand where it can't; and where a file's data is.
 const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync), any(SYS_lseek)];
 
+/// On an image, which is open: tables are read and written, clusters copied.
+const IMAGES: &[Call] = &[any(SYS_pread64), any(SYS_preadv), any(SYS_pwritev), any(SYS_ftruncate), any(SYS_fstat)];
+
 /// Requests of VFIO (linux/vfio.h): `_IO(';', 100 + n)`, none of which the C library names.
 const VFIO_DEVICE_GET_INFO: u64 = 0x3b6b;
 const VFIO_DEVICE_GET_REGION_INFO: u64 = 0x3b6c;
@@ -418,7 +423,7 @@ const SURVIVOR: &[Call] = &[any(SYS_read), any(SYS_exit), any(SYS_exit_group)];
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -434,6 +439,7 @@ impl ThreadKind {
         Self::Watchdog,
         Self::Drive,
         Self::Zeroing,
+        Self::Image,
         Self::OwnFile,
         Self::History,
         Self::Why,
@@ -449,9 +455,10 @@ impl ThreadKind {
     pub(crate) fn tables(self) -> &'static [&'static [Call]] {
         match self {
             Self::Main => &[RUNTIME, MAIN, UNLISTEN],
-            Self::Owner => {
-                &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING, PINS, DRIVE]
-            }
+            Self::Owner => &[
+                RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING, IMAGES, PINS,
+                DRIVE,
+            ],
             Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER, PINS],
             Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN, PINS],
             Self::Drive => &[RUNTIME, PINS, DRIVE],
@@ -460,6 +467,7 @@ impl ThreadKind {
             Self::Forecasts | Self::Doorbells | Self::Log | Self::Announce | Self::Manager => &[RUNTIME],
             Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
+            Self::Image => &[RUNTIME, ZEROING, IMAGES],
             Self::OwnFile | Self::Why => &[RUNTIME, FILES],
             Self::History => &[RUNTIME, FILES, HISTORY],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
@@ -489,6 +497,7 @@ impl ThreadKind {
             Self::Watchdog => "watchdog",
             Self::Drive => "drive",
             Self::Zeroing => "zeroing",
+            Self::Image => "image",
             Self::OwnFile => "own-file",
             Self::History => "history",
             Self::Why => "why",

@@ -384,6 +384,9 @@ impl ServedDrive {
         let name = &tenant.name;
         let live = self.tenants.get(&id).ok_or_else(|| DiskError::no_such_disk(name))?;
         let before = live.tenant.clone();
+        if tenant.size != before.size {
+            self.refuse_image_to_grow(name)?;
+        }
         let before_terms = before.terms;
         let is_remade = self.is_remade(id, tenant, config, reached);
         let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
@@ -557,9 +560,10 @@ impl ServedDrive {
 
     pub(crate) fn describe(&self) -> Drive {
         let layout = self.state.layout();
+        let (size_bytes, free_bytes) = layout.map_or((0, 0), |layout| self.config().room(layout));
         Drive {
-            size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
-            free_bytes: layout.map_or(0, layout::Layout::free_bytes),
+            size_bytes,
+            free_bytes,
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             pool: self.pool_room(),
             policy: self.policy.name().to_owned(),

@@ -30,6 +30,7 @@ mod drive_hotplug;
 mod error_texts;
 mod file_apply;
 mod guest_erasures;
+mod image_disks;
 mod key_command;
 mod log;
 mod namespace_changes;

@@ -39,6 +39,7 @@ use runtime::command::{Command, Handle};
 use runtime::front_end::{Fitted, Making, OwnPromise, Reached, ServedAt, fit};
 use runtime::group_ids::GroupIds;
 use runtime::happening::{DriveId, Happening, Teller};
+use runtime::image_disk::ImageDisk;
 use runtime::poller_thread::Message;
 use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
 use runtime::zeroer::Zeroing;
@@ -114,6 +115,8 @@ pub struct ServedDrive {
     /// What thin disks share, if the drive has a pool.
     pub(crate) pool: Option<ThinPool>,
     pub(crate) snapshots: Snapshots,
+    /// Disks that are images, by name.
+    pub(crate) images: BTreeMap<String, ImageDisk>,
     /// Of encrypted disks, by name: what keeps commands away from a part of each.
     pub(crate) held: BTreeMap<String, Arc<HeldRange>>,
     pub(crate) foresight: Arc<Foresight>,
@@ -155,6 +158,7 @@ impl ServedDrive {
             reencryptions: Reencryptions::default(),
             pool: None,
             snapshots: Snapshots::default(),
+            images: BTreeMap::new(),
             held: BTreeMap::new(),
             forecasts: forecasts.clone(),
             groups,
@@ -196,6 +200,7 @@ impl ServedDrive {
         self.read_changes();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         self.open_pool()?;
+        self.start_images()?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
             self.begin_to_add(id, tenant.clone(), &config, parts).map(|()| id)
@@ -224,6 +229,7 @@ impl ServedDrive {
             Happening::Frozen(token) => self.frozen(token),
             Happening::Room(room) => self.tell_room(room),
             Happening::PoolFailed(why) => self.pool_fails(&why),
+            Happening::ImageFailed(name, why) => self.image_fails(&name, &why),
             Happening::DriveFailing(what) => self.drive_fails(&what),
         }
     }
@@ -310,6 +316,7 @@ impl ServedDrive {
     /// Where a disk lies, and what keeps its guests away from a part of it while that is re-encrypted.
     pub(crate) fn extents(&self, placement: &Placement) -> Extents {
         let map = placement.thin.as_ref().and_then(|thin| self.pool.as_ref()?.table(thin.map));
+        let map = map.or_else(|| self.images.get(&placement.name).map(ImageDisk::map));
         let lies = map.map_or_else(|| placement.to_look_up(), Extents::thin);
         lies.with_held(self.held.get(&placement.name).cloned())
     }
@@ -391,6 +398,7 @@ impl ServedDrive {
     /// Makes a tenant's front end, and sends its queues to their pollers.
     fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
         self.open_map(&tenant.name, tenant.reserve)?;
+        self.refuse_unopened_image(&tenant)?;
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;

@@ -5,6 +5,8 @@
 //! | `format` | formats, and how their first bytes tell them apart |
 //! | `opened` | files, opened so that nothing hangs, and watched for changes |
 //! | `qcow2` | tables of a qcow2 image, checked before anything follows them |
+//! | `counts` | reference counts of a qcow2 image, checked and mended before it is written to |
+//! | `disk` | a qcow2 image that is a disk |
 //! | `source` | an image to read |
 //! | `sink` | a new image |
 //!
@@ -12,7 +14,10 @@
 //! encrypted data for plain data, and panics on one malformed header. `qcow2` refuses all of that beforehand.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "an image that a killed daemon had may be released a little later")]
 
+mod counts;
+mod disk;
 mod format;
 mod opened;
 mod qcow2;
@@ -23,6 +28,7 @@ mod tests;
 
 use std::path::Path;
 
+pub use disk::{Cluster, DiskImage};
 pub use format::ImageFormat;
 pub use sink::Sink;
 pub use source::Source;

@@ -16,7 +16,9 @@ const L1_BYTES_MAX: u64 = 32 << 20;
 /// The most bytes of a table of reference counts.
 const COUNTS_BYTES_MAX: u64 = 8 << 20;
 /// Bits of an entry of L1 and L2 tables that are an offset.
-const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
+pub(crate) const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
+/// What it is called.
+pub(crate) const COUNTS: &str = "its table of reference counts";
 /// Entries of an L1 table that are read at a time.
 const ENTRIES_AT_ONCE: u64 = 8192;
 
@@ -41,31 +43,42 @@ const FEATURES: [(u32, &str, &str); 5] = [
 /// # Errors
 /// The image is damaged, or has what isn't read: encryption, an external data file, other compression, subclusters.
 pub fn check(file: &File) -> Result<(), Fault> {
-    let image = Image { file, len_bytes: file.metadata()?.len() };
+    let image = Image::of(file)?;
     let header = Header::read(&image)?;
-    let tables = header.l2_tables(&image)?;
-    let mut table = vec![0; header.cluster_bytes() as usize];
-    for (at, index) in tables {
-        image.read(&mut table, at, "an L2 table")?;
-        header.check_l2(&image, index, &table)?;
-    }
-    Ok(())
+    header.each_l2_table(&image, |_, index, table| header.check_l2(&image, index, table))
 }
 
-struct Image<'a> {
+/// Bytes of a cluster.
+///
+/// # Errors
+/// As for [`check`].
+pub fn cluster_bytes(file: &File) -> Result<u64, Fault> {
+    Ok(Header::read(&Image::of(file)?)?.cluster_bytes())
+}
+
+/// A file with its length.
+pub(crate) struct Image<'a> {
     file: &'a File,
     len_bytes: u64,
 }
 
-impl Image<'_> {
-    fn read(&self, data: &mut [u8], offset_bytes: u64, what: &str) -> Result<(), Fault> {
+impl<'a> Image<'a> {
+    pub fn of(file: &'a File) -> Result<Self, Fault> {
+        Ok(Self { file, len_bytes: file.metadata()?.len() })
+    }
+
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    pub fn read(&self, data: &mut [u8], offset_bytes: u64, what: &str) -> Result<(), Fault> {
         self.refuse_cut(offset_bytes, data.len() as u64, what)?;
         let read = read_at(self.file, data, offset_bytes)?;
         if read < data.len() { Err(self.cut(offset_bytes, data.len() as u64, what)) } else { Ok(()) }
     }
 
     /// Refuses a range that is not in the file.
-    fn refuse_cut(&self, offset_bytes: u64, len_bytes: u64, what: &str) -> Result<(), Fault> {
+    pub fn refuse_cut(&self, offset_bytes: u64, len_bytes: u64, what: &str) -> Result<(), Fault> {
         let end = offset_bytes.checked_add(len_bytes);
         if end.is_some_and(|end| end <= self.len_bytes) {
             return Ok(());
@@ -80,15 +93,31 @@ impl Image<'_> {
 }
 
 /// What the header says of tables.
-struct Header {
-    cluster_bits: u32,
-    size_bytes: u64,
-    l1_at: u64,
+pub(crate) struct Header {
+    /// 2 or 3.
+    pub version: u32,
+    pub cluster_bits: u32,
+    /// Size of the disk.
+    pub size_bytes: u64,
+    /// Where the L1 table is.
+    pub l1_at: u64,
+    /// Bytes of all of it.
+    pub l1_bytes: u64,
+    /// Entries that the disk needs.
     l1_entries: u64,
+    /// Where the table of reference counts is, and its bytes.
+    pub counts_at: u64,
+    pub counts_bytes: u64,
+    /// A count has 2 to the power of this many bits.
+    pub count_order: u32,
+    /// Snapshots within the image.
+    pub snapshots: u32,
+    /// Bits that a program has to clear which writes to the image and does not know them.
+    pub autoclear: u64,
 }
 
 impl Header {
-    fn read(image: &Image<'_>) -> Result<Self, Fault> {
+    pub fn read(image: &Image<'_>) -> Result<Self, Fault> {
         let mut bytes = [0; HEADER_BYTES];
         image.read(&mut bytes, 0, "its header")?;
         let (u32_at, u64_at) = (|at| be_u32(&bytes, at), |at| be_u64(&bytes, at));
@@ -103,14 +132,27 @@ impl Header {
         if u32_at(32) != 0 {
             return Err(Fault::new("it is encrypted", CONVERT));
         }
-        let header = Self { cluster_bits, size_bytes: u64_at(24), l1_at: u64_at(40), l1_entries: u32_at(36).into() };
+        let is_old = version == 2;
+        let l1_entries = u64::from(u32_at(36));
+        let header = Self {
+            version,
+            cluster_bits,
+            size_bytes: u64_at(24),
+            l1_at: u64_at(40),
+            l1_bytes: l1_entries * 8,
+            l1_entries,
+            counts_at: u64_at(48),
+            counts_bytes: u64::from(u32_at(56)) << cluster_bits,
+            count_order: if is_old { 4 } else { u32_at(96) },
+            snapshots: u32_at(60),
+            autoclear: if is_old { 0 } else { u64_at(88) },
+        };
         if version == 3 {
             header.check_features(image, u64_at(72))?;
             header.check_extensions(image, u32_at(100).into())?;
         }
-        header.check_table(image, "its L1 table", header.l1_at, header.l1_entries * 8, L1_BYTES_MAX)?;
-        let counts_bytes = u64::from(u32_at(56)) << cluster_bits;
-        header.check_table(image, "its table of reference counts", u64_at(48), counts_bytes, COUNTS_BYTES_MAX)?;
+        header.check_table(image, "its L1 table", header.l1_at, header.l1_bytes, L1_BYTES_MAX)?;
+        header.check_table(image, COUNTS, header.counts_at, header.counts_bytes, COUNTS_BYTES_MAX)?;
         let needed = header.size_bytes.div_ceil(header.cluster_bytes() * header.l2_entries());
         if header.l1_entries < needed {
             let what = format!("its L1 table has {} entries, and its size takes {needed}", header.l1_entries);
@@ -119,7 +161,7 @@ impl Header {
         Ok(Self { l1_entries: needed, ..header })
     }
 
-    fn cluster_bytes(&self) -> u64 {
+    pub fn cluster_bytes(&self) -> u64 {
         1 << self.cluster_bits
     }
 
@@ -202,11 +244,25 @@ impl Header {
         image.refuse_cut(at, len_bytes, what)
     }
 
-    fn check_aligned(&self, at: u64, what: &str) -> Result<(), Fault> {
+    pub fn check_aligned(&self, at: u64, what: &str) -> Result<(), Fault> {
         if at.is_multiple_of(self.cluster_bytes()) {
             return Ok(());
         }
         Err(Fault::new(format!("{what} at byte {at} does not begin with a cluster"), CHECK))
+    }
+
+    /// Hands over each L2 table: where it is, its place in the L1 table, its bytes.
+    pub fn each_l2_table(
+        &self,
+        image: &Image<'_>,
+        mut each: impl FnMut(u64, u64, &[u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut table = vec![0; self.cluster_bytes() as usize];
+        for (at, index) in self.l2_tables(image)? {
+            image.read(&mut table, at, "an L2 table")?;
+            each(at, index, &table)?;
+        }
+        Ok(())
     }
 
     /// Where L2 tables are, each with its place in the L1 table.
@@ -237,19 +293,44 @@ impl Header {
     fn check_l2(&self, image: &Image<'_>, index: u64, table: &[u8]) -> Result<(), Fault> {
         let first = index * self.l2_entries() * self.cluster_bytes();
         for (guest_at, entry) in (first..self.size_bytes).step_by(self.cluster_bytes() as usize).zip(table.chunks(8)) {
-            let entry = be_u64(entry, 0);
-            let (is_compressed, is_zero) = (entry & 1 << 62 != 0, entry & 1 != 0);
-            let at = entry & OFFSET_MASK;
-            if is_compressed {
+            match self.entry(be_u64(entry, 0)) {
                 // Its length is only a limit, which may lie behind the file's end. Its own end is in its data.
-                let at = entry & ((1 << (62 - (self.cluster_bits - 8))) - 1) & (OFFSET_MASK | 0x1ff);
-                image.refuse_cut(at, 1, "a compressed cluster")?;
-            } else if at != 0 && !is_zero {
-                self.check_aligned(at, "a cluster")?;
-                image.refuse_cut(at, self.cluster_bytes().min(self.size_bytes - guest_at), "a cluster")?;
+                Entry::Compressed { at, .. } => image.refuse_cut(at, 1, "a compressed cluster")?,
+                Entry::Cluster { at, is_zero: false } => {
+                    self.check_aligned(at, "a cluster")?;
+                    image.refuse_cut(at, self.cluster_bytes().min(self.size_bytes - guest_at), "a cluster")?;
+                }
+                _ => {}
             }
         }
         Ok(())
+    }
+}
+
+/// What an entry of an L2 table names.
+pub(crate) enum Entry {
+    Nothing,
+    Cluster {
+        at: u64,
+        is_zero: bool,
+    },
+    /// Data begins at byte `at`. All of it lies before `end`.
+    Compressed {
+        at: u64,
+        end: u64,
+    },
+}
+
+impl Header {
+    pub fn entry(&self, entry: u64) -> Entry {
+        let at = entry & OFFSET_MASK;
+        if entry & 1 << 62 != 0 {
+            let shift = 62 - (self.cluster_bits - 8);
+            let at = entry & ((1 << shift) - 1) & (OFFSET_MASK | 0x1ff);
+            let sectors = 1 + (entry >> shift & ((1 << (self.cluster_bits - 8)) - 1));
+            return Entry::Compressed { at, end: at - at % 512 + sectors * 512 };
+        }
+        if at == 0 { Entry::Nothing } else { Entry::Cluster { at, is_zero: entry & 1 != 0 } }
     }
 }
 
@@ -257,6 +338,6 @@ fn be_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-fn be_u64(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn be_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }

@@ -16,7 +16,7 @@ use imago::{FormatAccess, Mapping, Storage, StorageOpenOptions};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::opened::{Opened, resolve};
+use crate::opened::{Opened, Use, resolve};
 use crate::{CHECK, CONVERT, Fault, ImageError, ImageFormat, PATH, qcow2};
 
 /// An image to read.
@@ -34,16 +34,16 @@ impl Source {
     /// # Errors
     /// It is no such image, is damaged, QEMU writes to it, or it builds on files that were not named.
     pub fn open(path: &Path, format: Option<ImageFormat>, named: &[PathBuf]) -> Result<Self, ImageError> {
-        let opened = Opened::open(path)?;
+        let opened = Opened::open(path, Use::Copy)?;
         let format = format.map_or_else(|| ImageFormat::of(&opened.file), Ok).map_err(|fault| fault.of(path))?;
         let raw = (format == ImageFormat::Raw).then(|| opened.file.try_clone()).transpose();
         let raw = raw.map_err(|error| Fault::from(error).of(path))?;
-        let named = named.iter().map(|path| resolve(path)).collect::<Result<_, _>>()?;
-        let files = RefCell::new(Files { named, opened: vec![opened], refused: None });
-        let access = open(format, Gate(&files));
-        let Files { opened, refused, .. } = files.into_inner();
-        let access =
-            access.map_err(|error| refused.unwrap_or_else(|| Fault::new(error.to_string(), CONVERT).of(path)))?;
+        let own = storage(&opened, Use::Copy).map_err(|error| Fault::from(error).of(path))?;
+        let (access, opened) = open_gated(opened, Use::Copy, named, |mut gate| match format {
+            ImageFormat::Raw => gate.open_format(Raw::builder(own)),
+            ImageFormat::Qcow2 => gate.open_format(Qcow2::<ImageFile>::builder(own)),
+            ImageFormat::Vmdk => gate.open_format(Vmdk::<ImageFile>::builder(own)),
+        })?;
         let source = Self { access, raw, opened };
         if source.size_bytes() == 0 {
             return Err(Fault::new("it is empty", PATH).of(path));
@@ -124,10 +124,31 @@ impl Source {
     }
 }
 
+/// Opens an image of which `own` is the first file. It may build on files that were `named`. Returns all of its files:
+/// after its own the one that it builds on, and so on.
+pub(crate) fn open_gated(
+    own: Opened,
+    backing: Use,
+    named: &[PathBuf],
+    open: impl FnOnce(Gate<'_>) -> io::Result<FormatAccess<ImageFile>>,
+) -> Result<(FormatAccess<ImageFile>, Vec<Opened>), ImageError> {
+    let path = own.path.clone();
+    let named = named.iter().map(|path| resolve(path)).collect::<Result<_, _>>()?;
+    let files = RefCell::new(Files { named, backing, opened: vec![own], refused: None });
+    let access = open(Gate(&files));
+    let Files { opened, refused, .. } = files.into_inner();
+    let access = access.map_err(|error| refused.unwrap_or_else(|| Fault::new(error.to_string(), CONVERT).of(&path)))?;
+    Ok((access, opened))
+}
+
+/// The most files that an image consists of.
+pub(crate) const FILES_MAX: usize = 8;
+
 /// Files of an image.
 struct Files {
     /// Those that the operator named and that are not opened yet. Each is opened once, so a circle ends.
     named: Vec<PathBuf>,
+    backing: Use,
     opened: Vec<Opened>,
     /// Why one was refused.
     refused: Option<ImageError>,
@@ -135,7 +156,7 @@ struct Files {
 
 /// Opens the files that an image builds on, if they were named.
 #[derive(Clone, Copy)]
-struct Gate<'a>(&'a RefCell<Files>);
+pub(crate) struct Gate<'a>(&'a RefCell<Files>);
 
 impl Gate<'_> {
     /// Keeps an error as it is: `imago` would put it into words of its own.
@@ -152,14 +173,22 @@ impl Gate<'_> {
         let own = files.opened.first().map(|opened| opened.path.clone()).unwrap_or_default();
         let refused = || {
             let what = path.map_or("another file".to_owned(), |path| path.display().to_string());
-            let what = format!("it builds on {what}, which was not named by --backing, or builds on itself");
-            Fault::new(what, "if it is the right file, add --backing FILE").of(&own)
+            let (key, remedy) = match files.backing {
+                Use::Copy => ("--backing", "if it is the right file, add --backing FILE"),
+                _ => ("image_backing", "if it is the right file, add image_backing = [\"FILE\"] to the disk"),
+            };
+            Fault::new(format!("it builds on {what}, which was not named by {key}, or builds on itself"), remedy)
+                .of(&own)
         };
         let path = path.ok_or_else(refused)?.canonicalize().map_err(|_| refused())?;
         let at = files.named.iter().position(|named| *named == path).ok_or_else(refused)?;
         files.named.swap_remove(at);
-        let opened = Opened::open(&path)?;
-        let file = storage(&opened).map_err(|error| Fault::from(error).of(&path))?;
+        if files.opened.len() == FILES_MAX {
+            let what = format!("it consists of more than {FILES_MAX} files");
+            return Err(Fault::new(what, "merge some of them: `qemu-img commit`, or `qemu-img convert`").of(&own));
+        }
+        let opened = Opened::open(&path, files.backing)?;
+        let file = storage(&opened, files.backing).map_err(|error| Fault::from(error).of(&path))?;
         files.opened.push(opened);
         Ok(file)
     }
@@ -186,17 +215,8 @@ impl ImplicitOpenGate<ImageFile> for Gate<'_> {
     }
 }
 
-fn storage(opened: &Opened) -> io::Result<ImageFile> {
-    ImageFile::from_open_file(opened.file.try_clone()?, StorageOpenOptions::new().filename(&opened.path))
-}
-
-/// Opens the first of the gate's files, and what it builds on.
-fn open(format: ImageFormat, mut gate: Gate<'_>) -> io::Result<FormatAccess<ImageFile>> {
-    let own = gate.0.borrow().opened.first().map(storage);
-    let own = own.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::NotFound)))?;
-    match format {
-        ImageFormat::Raw => gate.open_format(Raw::builder(own)),
-        ImageFormat::Qcow2 => gate.open_format(Qcow2::<ImageFile>::builder(own)),
-        ImageFormat::Vmdk => gate.open_format(Vmdk::<ImageFile>::builder(own)),
-    }
+/// A file as its tables are read and written.
+pub(crate) fn storage(opened: &Opened, what_for: Use) -> io::Result<ImageFile> {
+    let options = StorageOpenOptions::new().filename(&opened.path).write(what_for == Use::Write);
+    ImageFile::from_open_file(opened.for_tables(what_for)?, options)
 }

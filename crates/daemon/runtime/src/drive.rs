@@ -20,6 +20,8 @@ use crate::doorbell_scanner::DoorbellScanner;
 pub use crate::drive_trait::{Drive, Facts, SetWeights, ZeroRange};
 use crate::front_end::Served;
 use crate::happening::Teller;
+use crate::image_disk::OpenedImage;
+use crate::image_drive::ImageDrive;
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
 use crate::poller_watchdog::Pulses;
@@ -49,6 +51,9 @@ pub trait AnyDrive: Send {
 
     /// See [`Drive::pins`].
     fn pins(&self) -> Option<Pins>;
+
+    /// See [`Drive::take_images`].
+    fn take_images(&self) -> Vec<OpenedImage>;
 
     /// See [`Drive::report_to`].
     fn report_to(&self, owner: Teller);
@@ -103,6 +108,10 @@ impl<D: Drive> AnyDrive for D {
 
     fn pins(&self) -> Option<Pins> {
         Drive::pins(self)
+    }
+
+    fn take_images(&self) -> Vec<OpenedImage> {
+        Drive::take_images(self)
     }
 
     fn report_to(&self, owner: Teller) {
@@ -228,6 +237,7 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
         config::Backend::Block { path, nvme_commands: true } => {
             Box::new(UringDrive::open_nvme(path, &config::nvme_character_device(path)?)?)
         }
+        config::Backend::Directory { .. } => Box::new(ImageDrive::open(config)?),
         config::Backend::Nvme { address, nsid, command_timeout } => {
             Box::new(nvme_drive::open(&config.device.name, address, *nsid, *command_timeout)?)
         }

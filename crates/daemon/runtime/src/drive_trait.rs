@@ -7,6 +7,7 @@ use backend_nvme::{LastHealth, Pins};
 use io_model::{Backend, QueuePriority, WrrWeights};
 
 use crate::happening::Teller;
+use crate::image_disk::OpenedImage;
 
 /// Sets the weights of a drive's arbitration classes.
 pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
@@ -66,6 +67,11 @@ pub trait Drive: Clone + Send + 'static {
 
     /// Has what goes wrong with it told to the owner. Of others, their commands tell.
     fn report_to(&self, _owner: Teller) {}
+
+    /// Disks that are images on it, once; they are to be [started](OpenedImage::start).
+    fn take_images(&self) -> Vec<OpenedImage> {
+        Vec::new()
+    }
 
     /// What it says of itself. `None`: it says nothing, or the kernel is to be asked.
     fn health(&self) -> Option<LastHealth> {

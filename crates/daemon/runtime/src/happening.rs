@@ -43,6 +43,8 @@ pub enum Happening {
     Room(RoomState),
     /// The file of thin disks' maps can't be written.
     PoolFailed(String),
+    /// The image of a disk can't be changed, for this reason.
+    ImageFailed(String, String),
     /// The drive itself tells what goes wrong with it.
     DriveFailing(String),
 }

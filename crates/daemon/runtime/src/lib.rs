@@ -27,6 +27,8 @@ mod drive_trait;
 pub mod front_end;
 pub mod group_ids;
 pub mod happening;
+pub mod image_disk;
+mod image_drive;
 pub mod iteration_times;
 pub mod key_journal;
 pub mod nvme_drive;

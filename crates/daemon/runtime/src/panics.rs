@@ -5,7 +5,8 @@
 //! go on with the next daemon.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::panic::PanicHookInfo;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo};
 
 use crate::stderr;
 
@@ -14,12 +15,28 @@ use crate::stderr;
 pub fn end_the_process() {
     confine::before_the_end(nvme_controller::strike);
     std::panic::set_hook(Box::new(|info| {
+        if CONTAINED.get() {
+            return;
+        }
         // First: the words may wait.
         nvme_controller::strike();
         // Not through the log, whose thread may be the one that died.
         stderr::say(&last_words(info));
         std::process::abort();
     }));
+}
+
+thread_local! {
+    /// A panic of this thread ends what it does now, and not the process.
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs code of others on data of others. `None`: it panicked, and what it worked on must not be used any more.
+pub fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+    CONTAINED.set(true);
+    let done = std::panic::catch_unwind(AssertUnwindSafe(work));
+    CONTAINED.set(false);
+    done.ok()
 }
 
 fn last_words(info: &PanicHookInfo<'_>) -> String {

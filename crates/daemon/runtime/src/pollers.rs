@@ -17,6 +17,7 @@ use poller::{Board, Probe};
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
+use crate::image_disk::OpenedImage;
 use crate::poller_thread::{Addition, Behaviour, Message, PollerSender, Thread};
 use crate::poller_watchdog::Pulses;
 use crate::{iteration_times, poller_shape, threads};
@@ -131,6 +132,11 @@ impl Pollers {
     /// What zeroes ranges of the drive; see [`Drive::zeroer`](crate::drive::Drive::zeroer).
     pub fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
         self.drive.zeroer()
+    }
+
+    /// Disks that are images on the drive; see [`Drive::take_images`](crate::drive::Drive::take_images).
+    pub fn take_images(&self) -> Vec<OpenedImage> {
+        self.drive.take_images()
     }
 
     /// What pins guests' memory for it; see [`Drive::pins`](crate::drive::Drive::pins).

@@ -87,6 +87,10 @@ impl Target {
                 let drive = MemoryDrive::new(bytes).map_err(|error| config.no_memory(error))?;
                 in_memory(Drive::Memory(drive), "a drive in memory".into(), 512)
             }
+            config::Backend::Directory { .. } => {
+                let what = format!("{}: a directory of images is no drive to measure", config.device.section());
+                return Err(Refused::new(what, "measure the drive that the directory is on: --path DRIVE").into());
+            }
             config::Backend::Null => in_memory(Drive::Null(NullDrive::new(bytes)), "the null drive".into(), 512),
         };
         target.checked()

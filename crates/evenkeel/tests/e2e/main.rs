@@ -32,6 +32,7 @@ mod guest;
 mod handed_over;
 mod harness;
 mod hostile;
+mod image_disks;
 mod images;
 mod json;
 mod keeper;

@@ -7,6 +7,7 @@ use io_model::{Op, Place, TenantId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
+use crate::{UringDrive, WINDOW_BYTES};
 
 /// Whether `fd` becomes readable at once, or in the time that a lost wake-up would hang the test.
 fn readable(fd: BorrowedFd<'_>, wait: bool) -> bool {
@@ -47,7 +48,7 @@ fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
     let failing = Arc::new(Opened::pretended_over(File::from(reader)));
     let mut file = Opened::pretended_over(tempfile::tempfile().unwrap());
-    file.flushes = Arc::clone(&failing.flushes);
+    file.files.share_flushes(&failing.files);
     let file = Arc::new(file);
     let mut pollers = [&failing, &file].map(|drive| Uring::new(drive, 1, 4).unwrap());
     let memory = Mapping::anonymous(4096).unwrap();
@@ -77,6 +78,40 @@ fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
     assert_eq!(run(file, 2, Op::Flush), Ok(()), "what it wrote was durable before");
     assert_eq!(run(file, 3, Op::Write), Ok(()));
     assert_eq!(run(file, 3, Op::Flush), Ok(()), "it came later");
+}
+
+/// A command for one image would reach another one, or the wrong place in it.
+#[test]
+fn each_file_has_the_commands_of_its_window() {
+    let files = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+    files.iter().for_each(|file| file.as_file().set_len(1 << 20).unwrap());
+    let [first, third] = &files;
+    let open = |file: &tempfile::NamedTempFile| (file.reopen().unwrap(), file.path().to_owned());
+    let (first, third) = (open(first), open(third));
+    let drive = UringDrive::in_windows(first, vec![None, Some(third)]).unwrap();
+    let mut uring = drive.open_queues(1, 4).unwrap();
+    let memory = Mapping::anonymous(4096).unwrap();
+    memory.write_at(0, &[7; 4096]).unwrap();
+    let mut run = |op, window: u64| {
+        let place = Place::whole_drive(TenantId(1));
+        let (mut command, buf) = match op {
+            Op::Flush => (place.flush(), IoBuf::default()),
+            _ => (place.command(op, 8192, 4096), IoBuf::owned(&memory)),
+        };
+        command.offset_bytes += window * WINDOW_BYTES;
+        uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
+        uring.kick();
+        let mut ended = None;
+        while ended.is_none() {
+            uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
+        }
+        ended.unwrap()
+    };
+    assert_eq!(run(Op::Write, 2), Ok(()));
+    assert_eq!(run(Op::Flush, 2), Ok(()));
+    assert_eq!([1, 3].map(|window| run(Op::Write, window)), [Err(DeviceError::OutOfRange); 2]);
+    let written = files.map(|file| std::fs::read(file.path()).unwrap().iter().filter(|byte| **byte == 7).count());
+    assert_eq!(written, [0, 4096]);
 }
 
 /// Reads from an empty pipe hold their bounce buffers for as long as the test likes.

@@ -86,6 +86,7 @@ impl Backend {
     fn in_sysfs(&self) -> Option<PathBuf> {
         match self {
             Self::Block { path, .. } => Some(sys_of(&path.metadata().ok()?)),
+            Self::Directory { path } => Some(sys_of_number(path.metadata().ok()?.dev())),
             // The image may not be there yet.
             Self::File { path, .. } => Some(sys_of_number(path.parent()?.metadata().ok()?.dev())),
             Self::Nvme { address, .. } => Some(Path::new("/sys/bus/pci/devices").join(address)),
@@ -148,16 +149,18 @@ impl Config {
         let mut warnings = Sink::new(&self.text);
         let identity = self.identity()?;
         let path = self.device.backend.path();
-        let uses = Identity::act_at(identity.as_ref(), path, || path.map(in_use::uses)).unwrap_or_default();
+        let drive = path.filter(|_| !matches!(self.device.backend, Backend::Directory { .. }));
+        let uses = Identity::act_at(identity.as_ref(), path, || drive.map(in_use::uses)).unwrap_or_default();
         self.tell_uses(&mut sink, &mut warnings, &uses);
         let found = Identity::act_at(identity.as_ref(), path, || match &self.device.backend {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
             Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
-            Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
-                path: PathBuf::from(self.device.backend.name()),
+            Backend::Directory { path } if !self.check_directory(&mut sink, path) => None,
+            Backend::Directory { .. } | Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
+                path: path.map_or_else(|| PathBuf::from(self.device.backend.name()), Path::to_owned),
                 marks: ImageMarks::default(),
-                len_bytes: self.device.size.unwrap_or_default().0,
+                len_bytes: self.size_of_no_file(),
                 to_create: false,
                 content: None,
                 block_bytes: None,
@@ -271,7 +274,7 @@ impl Config {
 
     /// What is there of a drive that has no file.
     pub(crate) fn of_no_file(&self) -> HostReport {
-        let size_bytes = self.device.size.unwrap_or_default().0;
+        let size_bytes = self.size_of_no_file();
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
         HostReport::of(device)
     }
@@ -281,7 +284,9 @@ impl Config {
     /// # Errors
     /// Another process has it, or it can't be opened.
     pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
-        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { locked: None }) };
+        // Images are locked one by one.
+        let path = self.device.backend.path().filter(|_| !matches!(self.device.backend, Backend::Directory { .. }));
+        let Some(path) = path else { return Ok(DeviceLock { locked: None }) };
         let mut sink = Sink::new(&self.text);
         let locked = self.act_at(Some(path), || self.try_lock(&mut sink, path));
         sink.finish()?;

@@ -26,8 +26,8 @@ use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
     Account, BACKENDS, BackendWord, DOORBELLS, Doorbells, ENCRYPTED_LBA_BYTES, ENCRYPTIONS, Encryption, LBA_BYTES,
-    MODES, Mode, THREADS, Threads, WIPES, WipeBy, absolute, account, labels, lba_size, loopback, name, names,
-    pci_address, piece, program, quoted, size_or_zero, socket_mode,
+    MODES, Mode, THREADS, Threads, WIPES, WipeBy, absolute, account, file_name, file_names, labels, lba_size, loopback,
+    name, names, pci_address, piece, program, quoted, size_or_zero, socket_mode,
 };
 
 /// The state directory where the file names none.
@@ -90,9 +90,10 @@ section! { "`[keys]`." host_keys
 
 section! { "`[device]`, and what a `[[drive]]` has of it." device
     BACKEND: Word<BackendWord> = "backend", Word(BACKENDS), Needed, AtStart,
-        "An image, a block device, an NVMe drive without the kernel, memory, nothing, or the drive model.";
-    PATH: Shaped<PathBuf> = "path", super::PATH, Absent("needed by `file` and `block`"), AtStart,
-        "The image or the block device.";
+        "A file, a block device, an NVMe drive without the kernel, a directory of images, memory, nothing, or the drive \
+         model.";
+    PATH: Shaped<PathBuf> = "path", super::PATH, Absent("needed by `file`, `block` and `directory`"), AtStart,
+        "The file, block device or directory.";
     SIZE: Shaped<Size> = "size", super::SIZE, Absent("all of it; needed by other back ends, and to create a file"),
         AtStart, "How much of the drive is used.";
     CREATE: Flag = "create", Flag, Is(false), AtStart, "Whether a missing image is created, sparse.";
@@ -251,6 +252,11 @@ section! { "`[[tenant]]`." tenant
         "Whether the disk takes room from the drive's pool as it is written, instead of a range of its own.";
     RESERVE: Shaped<Size> = "reserve", super::SIZE, Absent("nothing"), AtOnce,
         "How much of the pool is kept for a thin disk, wiped and ready.";
+    IMAGE: Shaped<PathBuf> = "image", FILE_NAME, Absent("needed where the drive is a `directory`"), AtStart,
+        "The qcow2 file that the disk is, from the drive's directory.";
+    IMAGE_BACKING: Shaped<Vec<PathBuf>> = "image_backing",
+        Shaped("a list of paths", file_names, |paths| format!("{paths:?}")), Is(Vec::new()), AtStart,
+        "Files that the image may build on; from the drive's directory, or from /.";
     DOORBELLS: Word<Doorbells> = "doorbells", Word(super::DOORBELLS), Is(Doorbells::Mapped), Detached,
         "Doorbells of an NVMe controller: stored to a shared page, or a message that wakes the poller at once.";
     QUEUES: Whole<u16> = "queues", Whole(1, 64),
@@ -343,6 +349,7 @@ const SECTION: Apart = Apart("a section");
 const SECTIONS: Apart = Apart("sections");
 const NONE: Default<String> = Absent("none");
 const PATH: Shaped<PathBuf> = Shaped("a path from /", absolute, |path| path.display().to_string());
+const FILE_NAME: Shaped<PathBuf> = Shaped("a path", file_name, |path| path.display().to_string());
 const ACCOUNT: Shaped<Account> = Shaped("a name or number", account, |account| account.name.clone());
 const NAME_OF_DISK: Shaped<String> = Shaped("1 to 63 of `a-z 0-9 _ -`", name, String::clone);
 const SIZE: Shaped<Size> = Shaped("a size", size, ToString::to_string);
@@ -550,8 +557,9 @@ mod tests {
     #[test]
     fn the_api_has_each_key_of_a_tenant() {
         let keys: BTreeSet<String> = disk_keys().into_iter().collect();
-        // The API places disks itself, and plans without a declared load.
-        let tenant = tenant::NAMES.iter().filter(|key| !["offset", "demand"].contains(key));
+        // The API places disks itself, plans without a declared load, and opens no images.
+        const OF_THE_FILE: [&str; 4] = ["offset", "demand", "image", "image_backing"];
+        let tenant = tenant::NAMES.iter().filter(|key| !OF_THE_FILE.contains(key));
         assert_eq!(keys, tenant.chain(&OF_THE_API).map(|key| (*key).to_owned()).collect());
     }
 

@@ -148,7 +148,7 @@ impl Rig<'_> {
 }
 
 /// Data here and there, and at both ends.
-fn make_raw(path: &Path) -> Result<()> {
+pub(super) fn make_raw(path: &Path) -> Result<()> {
     let file = File::create(path)?;
     file.set_len(SIZE_BYTES)?;
     let mut random = fastrand::Rng::with_seed(47);

@@ -13,6 +13,7 @@ mod foreign;
 mod foreign_vms;
 mod hotplug;
 mod hybrid;
+mod image_disks;
 mod images;
 mod namespaces;
 mod nvme_commands;
@@ -83,6 +84,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 12] = [
 /// Daily are the tests that meet each front end, each back end and each way of dying once, with verified data.
 pub const ALL: &[Test] = &[
     daily("images-compared-by-qemu", images::compared_by_qemu),
+    daily("image-disks-checked-by-qemu", image_disks::checked_by_qemu),
     daily("two-guests-keep-apart", pair::keep_apart),
     daily("fio-verify-io-uring", data::verify_io_uring),
     daily("fio-trim", data::trim),
