@@ -24,7 +24,7 @@ use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{Items, Section, THE_TOP, choice, or, small_integer};
 use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
-use crate::values::{BackendWord, Encryption, WipeBy};
+use crate::values::{BackendWord, WipeBy};
 use crate::view::{self, View};
 
 impl Config {
@@ -81,8 +81,7 @@ pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, nam
         draft.tenants = vec![read_tenant(&mut sink, section.clone(), rules, all)];
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
-        let of_drive = draft.device.as_ref().map_or(Encryption::None, |device| device.encryption);
-        let tenant = draft.tenants.pop().and_then(|tenant| tenant.finish(of_drive));
+        let tenant = draft.tenants.pop().zip(draft.device.as_ref()).and_then(|(tenant, drive)| tenant.finish(drive));
         tenant
             .ok_or_else(|| ConfigErrors::one(&source.file, "can't be used, and no check says why", "please report it"))
     };
@@ -400,7 +399,7 @@ pub(crate) fn read_tenant(
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, &terms);
-    let demand = read_demand(sink, &section);
+    let demand = read_demand(sink, &section, thin.0 == Some(true));
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
     TenantDraft {

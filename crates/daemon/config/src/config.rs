@@ -192,6 +192,8 @@ pub struct Tenant {
     pub encryption: Encryption,
     /// It takes room from the pool as it is written.
     pub is_thin: bool,
+    /// What it takes at a time.
+    pub piece_bytes: u64,
     /// How much of the pool is kept for it.
     pub reserve: Size,
     /// How the doorbells of an NVMe controller reach us; of no meaning for others.
@@ -348,6 +350,7 @@ impl Tenant {
             lba_bytes: 512,
             encryption: Encryption::None,
             is_thin: false,
+            piece_bytes: 0,
             reserve: Size(0),
             doorbells: Doorbells::Trapped,
             queues: 1,

@@ -71,7 +71,7 @@ impl Draft {
     pub fn finish(self) -> Option<Config> {
         let device = self.device?;
         let of_drive = device.encryption;
-        let tenant = |tenant: TenantDraft| tenant.finish(of_drive);
+        let tenant = |tenant: TenantDraft| tenant.finish(&device);
         let namespace = |namespace: NamespaceDraft| namespace.finish(of_drive);
         Some(Config {
             tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
@@ -95,14 +95,14 @@ impl Draft {
 }
 
 impl TenantDraft {
-    /// `of_drive`: what new disks of the drive have.
-    pub fn finish(self, of_drive: Encryption) -> Option<Tenant> {
+    /// `drive`: says what new disks of it have.
+    pub fn finish(self, drive: &Device) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let has_memory = self.memory.is_written;
         let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let encryption = self.encryption?.unwrap_or(of_drive);
+        let encryption = self.encryption?.unwrap_or(drive.encryption);
         let lba_bytes = encryption.lba_bytes(self.lba_size.0?, self.lba_size.1.is_some());
         let marks = TenantMarks {
             name: name.span(),
@@ -127,6 +127,7 @@ impl TenantDraft {
             lba_bytes,
             encryption,
             is_thin: self.thin.0?,
+            piece_bytes: drive.pool.map_or(0, |pool| pool.piece_bytes),
             reserve: self.thin.1?,
             doorbells: doorbells?,
             queues: self.queues?,

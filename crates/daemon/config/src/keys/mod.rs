@@ -22,6 +22,7 @@ pub(crate) use kinds::{
 };
 pub use reference::{SettingLine, sections};
 
+use crate::first_writes::FirstWrites;
 use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
@@ -316,6 +317,10 @@ section! { "`[tenant.demand]`, in fio's words." demand
     RATE_IOPS: Iops = "rate_iops", Iops(1, 100_000_000, "arrivals per second, from", ""),
         Absent("as `numjobs` and `iodepth` say"), AtOnce,
         "Commands per second at random times, whatever is in flight; instead of `numjobs` and `iodepth`.";
+    FIRST_WRITES: Shaped<FirstWrites> = "first_writes",
+        Shaped("a percentage such as `2 %`, or `2 % shared`", FirstWrites::read, FirstWrites::to_string),
+        Absent("as where the disk is written in turn: `bs` over the pool's piece"), AtOnce,
+        "Of a thin disk's writes, those to pieces that it does not have yet, or shares with snapshots or clones.";
 }
 
 section! { "`[[namespace]]`." namespace
