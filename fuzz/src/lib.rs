@@ -12,6 +12,7 @@
 //! | [`drive`] | registers, completions and memory of an NVMe controller that lies to our initiator | nothing panics or hangs, each command ends once, none that is not in flight |
 //! | [`images`] | an image file of any bytes, and a sound qcow2 image with some bytes changed | nothing panics; what is read is what a second reader of the specification finds |
 //! | [`keeper`] | a client's bytes and a daemon's packets, between which a device is kept, saved and gone on with | a model of the protocol: each message whole, told once or again, kept ones in order, no descriptor held without reason |
+//! | [`pieces`] | the file of thin disks' maps: any bytes, and a sound file with some bytes changed | nothing panics; an accepted file is accepted again, also after a batch |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
 //! A harness takes bytes and panics when something does not hold. The fuzzer feeds it what it finds; the
@@ -30,6 +31,7 @@ pub mod front_end;
 pub mod images;
 pub mod keeper;
 pub mod messages;
+pub mod pieces;
 pub mod registers;
 #[cfg(test)]
 mod seeds;
@@ -40,12 +42,13 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 11] = [
+pub const TARGETS: [(&str, Harness); 12] = [
     ("commands", commands::run),
     ("daemon", daemon::run),
     ("drive", drive::run),
     ("images", images::run),
     ("keeper", keeper::run),
+    ("pieces", pieces::run),
     ("registers", registers::run),
     ("tenants", tenants::run),
     ("ublk", block_device::run),

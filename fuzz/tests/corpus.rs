@@ -54,4 +54,6 @@ macro_rules! replays {
     };
 }
 
-replays!(commands daemon drive images keeper registers tenants ublk vfio_user_messages vhost_user_messages virtqueues);
+replays!(
+    commands daemon drive images keeper pieces registers tenants ublk vfio_user_messages vhost_user_messages virtqueues
+);

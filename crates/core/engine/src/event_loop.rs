@@ -33,6 +33,7 @@ use crate::port::Meter;
 use crate::report::{Report, TenantReport};
 use crate::sabotage::{Laboratory, Sabotage};
 use crate::scenario::{Scenario, ScenarioError};
+use crate::thin::Pool;
 
 /// How long a run may go on after its end for commands in flight.
 const DRAIN_NS: u64 = 10_000_000_000;
@@ -102,6 +103,8 @@ pub(crate) struct Engine<'a, C, P> {
     board: Arc<Board>,
     /// If disks come, grow and go.
     disks: Option<Disks>,
+    /// What thin disks share.
+    pool: Rc<RefCell<Pool>>,
     sabotage: Sabotage,
     /// Each tenant's, in force now.
     terms: Vec<Terms>,
@@ -161,6 +164,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
             probes: Vec::new(),
             board: Arc::default(),
             disks: None,
+            pool: Rc::default(),
             sabotage,
             terms: scenario.tenants.iter().map(|tenant| tenant.terms).collect(),
             changed: vec![false; scenario.tenants.len()],
@@ -268,6 +272,7 @@ impl<'a, C: Contestant, P: Policy> Engine<'a, C, P> {
         if self.disks.as_ref().is_some_and(|disks| disks.wiper == tenant) {
             self.take_wiped();
         }
+        self.wake_threads();
     }
 
     /// A doorbell rang. Where a notification takes an exit, a sleeper goes on sleeping without one.

@@ -16,6 +16,7 @@
 //! | `port` | the queues between a guest and its poller: an `io_model::Source` |
 //! | `observed` | the port's source placed on the drive, observed by the ledger |
 //! | `disks` | disks that come, grow and go, and the wiper's work |
+//! | `thin` | first writes of thin disks, and copies |
 //! | `device` | the drive and its faults: an `io_model::Backend` |
 //! | `event_loop` | events in the order of their time |
 //! | `measure`, `report` | measurements and the output |
@@ -46,6 +47,7 @@ mod port;
 mod report;
 mod sabotage;
 mod scenario;
+mod thin;
 pub mod workload;
 
 pub use check::{BoundCounts, Rule, Violation};
@@ -58,6 +60,7 @@ pub use measure::{Latencies, Moments, Window, fairness_index};
 pub use report::{BoundReport, Report, TenantReport};
 pub use sabotage::{Laboratory, Sabotage};
 pub use scenario::{Change, ChangeKind, Fault, FaultKind, Scenario, ScenarioError, Tenant, grown_fio};
+pub use thin::{Copies, FirstWrites};
 
 use policy::{Policy, PollerShape};
 

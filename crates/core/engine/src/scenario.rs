@@ -6,6 +6,7 @@ use ssd_model::Profile;
 
 use crate::contestant::Contestant;
 use crate::host::{HostCosts, Layout};
+use crate::thin::FirstWrites;
 use crate::workload::{Access, BlockSize, Fio, Workload};
 
 /// Most tenants of a scenario, counting tenants that come when others left.
@@ -29,6 +30,8 @@ pub struct Tenant {
     pub size_bytes: u64,
     /// The sectors that its data is encrypted in, in bytes. `None`: it is not encrypted.
     pub encrypted_sector_bytes: Option<u32>,
+    /// Of a thin disk.
+    pub first_writes: Option<FirstWrites>,
     /// What it does.
     pub workload: Workload,
 }
@@ -38,7 +41,8 @@ impl Tenant {
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         match (&self.workload, &other.workload) {
             (Workload::Fio(own), Workload::Fio(others)) => {
-                own == others && (self.vcpus, self.vqs) == (other.vcpus, other.vqs)
+                own == others
+                    && (self.vcpus, self.vqs, self.first_writes) == (other.vcpus, other.vqs, other.first_writes)
             }
             _ => false,
         }
@@ -191,9 +195,13 @@ impl<C: Contestant> Scenario<C> {
         }
     }
 
-    /// The scenario with one tenant only, for its slowdown. Faults that name tenants are left out.
+    /// The scenario with one tenant only and what makes its copies, for its slowdown. Faults that name tenants are left
+    /// out.
     pub fn alone(&self, tenant: usize) -> Self {
-        let tenants = self.tenants.get(tenant).cloned().into_iter().collect();
+        let mut tenants: Vec<Tenant> = self.tenants.get(tenant).cloned().into_iter().collect();
+        let copies = tenants.first_mut().and_then(|own| own.first_writes.as_mut()?.copies.as_mut());
+        let copier = copies.and_then(|copies| self.tenants.get(std::mem::replace(&mut copies.by, 1)));
+        tenants.extend(copier.cloned());
         Self { tenants, changes: Vec::new(), faults: Vec::new(), ..self.clone() }
     }
 
@@ -217,6 +225,11 @@ impl<C: Contestant> Scenario<C> {
             }
             let valid = tenant.workload.validate(tenant.size_bytes);
             valid.map_err(|error| ScenarioError::Workload { name: name(), error: error.to_string() })?;
+            let copier = tenant.first_writes.and_then(|it| it.copies).map(|copies| copies.by);
+            let copies = |at: usize| self.tenants.get(at).is_some_and(|tenant| tenant.workload == Workload::Copy);
+            if let Some(tenant) = copier.filter(|at| !copies(*at)) {
+                return Err(ScenarioError::NoSuchTenant { tenant });
+            }
         }
         let hwqs = self.poller_hwqs().iter().map(|&hwqs| usize::from(hwqs)).sum::<usize>();
         if hwqs > usize::from(ssd_model::MAX_QUEUES)

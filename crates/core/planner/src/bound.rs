@@ -35,7 +35,8 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
     let [own_hwqs, shared_hwqs] = hwqs(policy, tenants);
     let tenant = &tenants[at];
     let Load::Closed { depth } = tenant.load else { return None };
-    if tenant.most_iops().is_some() {
+    // A file system has no bound, and nor has a mover that shares with others.
+    if tenant.most_iops().is_some() || tenant.first_writes.is_some() || tenants.iter().any(Tenant::has_copies) {
         return None;
     }
     if is_overtaken(site, policy, (tenant, own_hwqs)) {
@@ -158,6 +159,7 @@ mod tests {
                 read_share: 1.0,
                 sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
                 encrypted_sector_bytes: None,
+                first_writes: None,
                 vcpus,
             };
             bounds_ns(&Site { profile, costs: engine::HostCosts::default() }, &policy, &[tenant])[0].is_some()

@@ -29,6 +29,17 @@ pub struct Size {
     pub part: f64,
 }
 
+/// Writes of a thin disk to pieces that it does not have for itself yet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FirstWrites {
+    /// Their part of the disk's writes, 0 to 1.
+    pub share: f64,
+    /// Bytes of a piece.
+    pub piece_bytes: u64,
+    /// Whether snapshots or clones share the pieces, so that each is copied before. Otherwise it is new.
+    pub are_shared: bool,
+}
+
 /// One tenant: what it was promised and what it will ask for, at random addresses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tenant {
@@ -50,6 +61,8 @@ pub struct Tenant {
     pub sizes: Vec<Size>,
     /// The sectors that its data is encrypted in, in bytes. `None`: it is not encrypted.
     pub encrypted_sector_bytes: Option<u32>,
+    /// Of a thin disk.
+    pub first_writes: Option<FirstWrites>,
     /// The guest's CPUs, at least 1, each with a queue of its own. A closed load is spread over them evenly.
     pub vcpus: u16,
 }
@@ -70,6 +83,11 @@ impl Tenant {
         let longest_bytes = self.sizes.iter().map(|size| size.len_bytes).max().unwrap_or(0);
         let block_ns = self.encrypted_sector_bytes.map_or(0, |bytes| profile.cipher_ns(bytes));
         block_ns.saturating_mul(longest_bytes) / 4096
+    }
+
+    /// Whether pieces are copied for it.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.first_writes.is_some_and(|first| first.are_shared)
     }
 
     /// Mean length of its commands.

@@ -31,6 +31,7 @@ pub fn best_effort(name: &str, depth: u32) -> Tenant {
         read_share: 1.0,
         sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
         encrypted_sector_bytes: None,
+        first_writes: None,
         vcpus: 1,
     }
 }

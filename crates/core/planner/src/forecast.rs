@@ -46,7 +46,8 @@ pub struct TenantForecast {
     /// times vary as [`GuestCosts::varies_permille`](engine::GuestCosts::varies_permille) says.
     ///
     /// `None` if there is no bound: for open loads and tenants with limits; beside open loads, or closed ones that
-    /// nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; and with garbage collection.
+    /// nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; with garbage collection; for
+    /// tenants with first writes, and beside copies.
     pub bound: Option<Nanos>,
     /// What as many of its commands as it was promised, 99 of 100 without a promise, take one at a time with nobody
     /// else on the drive, rounded up to what people read: no target below it can be kept.
@@ -137,7 +138,9 @@ pub(crate) fn forecast(
     let report = if tenants.is_empty() { None } else { Some(means.play(site, policy, tenants)?) };
     let seen = report.as_ref().map_or(&[][..], |report| &report.tenants);
     let work_ns = |(tenant, seen): (&Tenant, &TenantReport)| seen.iops * busy_ns(&site.profile, tenant);
-    let drive_utilization = (tenants.iter().zip(seen).map(work_ns).sum::<f64>() / 1e9).min(1.0);
+    let copiers = play::copiers(tenants);
+    let all = tenants.iter().chain(&copiers).zip(seen);
+    let drive_utilization = (all.map(work_ns).sum::<f64>() / 1e9).min(1.0);
     let pollers = report.as_ref().map_or(&[][..], |report| &report.poller_utilization);
     let poller_utilization = pollers.iter().copied().fold(0.0, f64::max).min(1.0);
     let (bounds, mut alone) = (bounds_ns(site, policy, tenants), Alone { site, means, known });
@@ -225,7 +228,8 @@ impl Alone<'_> {
     fn of(&mut self, tenant: &Tenant) -> Result<Lone, Unmodelled> {
         let own = Tenant { name: String::new(), load: Load::Closed { depth: 1 }, vcpus: 1, ..unlimited(tenant) };
         let is_like = |known: &Tenant| {
-            (&known.sizes, known.read_share, known.percentile()) == (&own.sizes, own.read_share, own.percentile())
+            (&known.sizes, known.read_share, known.percentile(), known.first_writes)
+                == (&own.sizes, own.read_share, own.percentile(), own.first_writes)
         };
         if let Some((_, lone)) = self.known.iter().find(|(known, _)| is_like(known)) {
             return Ok(*lone);
@@ -285,7 +289,9 @@ pub(crate) fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
         Load::Closed { depth } => depth > 0,
         Load::Open { rate_iops } => rate_iops > 0.0 && rate_iops.is_finite(),
     };
+    let first = tenant.first_writes.is_none_or(|it| (0.0..=1.0).contains(&it.share) && it.piece_bytes >= 4096);
     let rules = [
+        (first, "first_writes", "must be a share from 0 to 1, of pieces of at least 4096 bytes"),
         (load, "load", "must be a depth of 1 or more, or a rate above 0"),
         ((0.0..=1.0).contains(&tenant.read_share), "read_share", "must be from 0 to 1"),
         (sizes, "sizes", "must be lengths above 0 whose parts sum to 1"),
@@ -306,7 +312,8 @@ mod tests {
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
-    use crate::{Planner, Size};
+    use crate::figures::map_write;
+    use crate::{FirstWrites, Planner, Size};
 
     fn close(value: f64, expected: f64, part: f64) -> bool {
         (value / expected - 1.0).abs() < part
@@ -355,6 +362,33 @@ mod tests {
             assert!(close((found.mean - plain.mean).0 as f64, cipher_ns as f64, 0.1), "{found:?}");
             assert!(found.bound.unwrap() - plain.bound.unwrap() > Nanos(cipher_ns), "{found:?} {plain:?}");
         }
+    }
+
+    /// A promise to a thin disk that is judged as if it had all of its pieces.
+    #[test]
+    fn first_writes_above_one_in_a_hundred_are_seen_at_the_p99() {
+        let writer = |first_writes: Option<(f64, bool)>| {
+            let first_writes =
+                first_writes.map(|(share, are_shared)| FirstWrites { share, piece_bytes: 1 << 20, are_shared });
+            Tenant { read_share: 0.0, first_writes, ..guaranteed("db", 500) }
+        };
+        let lone = |first| predict(&site(), &PolicyConfig::Passthrough, &[writer(first)]).unwrap().tenants[0].clone();
+        let [none, few, many] = [None, Some((0.005, false)), Some((0.02, false))].map(lone);
+        let map = map_write(&site().profile);
+        assert!(few.p99.0 < none.p99.0 + map.0 / 4 && few.mean > none.mean, "{few:?} {none:?}");
+        assert!(many.p99 >= map && many.alone_p99 >= map && many.p99.0 < map.0 * 2, "{many:?}");
+        assert!(none.bound.is_some() && many.bound.is_none());
+        // A copy moves 2 MiB beside others, and comes before them.
+        let beside = |first| {
+            let noisy = Tenant { sizes: vec![Size { len_bytes: 65_536, part: 1.0 }], ..best_effort("noisy", 256) };
+            let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+            let forecast = predict(&site(), &policy, &[writer(first), Tenant { vcpus: 4, ..noisy }]).unwrap();
+            [forecast.tenants[0].p99.0 as f64, forecast.tenants[1].iops]
+        };
+        let ([new, _], [copied, left]) = (beside(Some((0.02, false))), beside(Some((0.02, true))));
+        assert!(copied > new * 3.0 && copied < 20e6, "{copied} {new}");
+        let all = beside(None)[1];
+        assert!(left < all * 0.95, "{left} {all}");
     }
 
     #[test]

@@ -32,8 +32,8 @@ mod solve;
 mod verdict;
 
 pub use advice::{Advice, Change, advise, round_up};
-pub use demand::{Load, Site, Size, Tenant};
-pub use figures::drive_figures;
+pub use demand::{FirstWrites, Load, Site, Size, Tenant};
+pub use figures::{drive_figures, map_write};
 pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use outcome::{Outcome, Planner};

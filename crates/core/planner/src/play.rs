@@ -1,12 +1,13 @@
 //! A question as a scenario of the engine, and what is read off its run.
 
 use engine::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
-use engine::{Effort, Layout, Scenario, TenantReport};
+use engine::{Copies, Effort, Layout, Scenario, TenantReport};
 use io_model::Nanos;
-use policy::{PolicyConfig, PolicyKind, TenantPriority, Terms};
+use policy::{Class, Floor, Limits, PolicyConfig, PolicyKind, TenantPriority, Terms};
 use ssd_model::MAX_QUEUES;
 
-use crate::{Load, Site, Tenant};
+use crate::figures::map_write;
+use crate::{FirstWrites, Load, Site, Size, Tenant};
 
 /// What answers questions that promises rest on: about a second of one CPU at most.
 pub const FULL: Effort = Effort { ios: 500_000, each: 20_000 };
@@ -60,14 +61,14 @@ pub fn scenario(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Scena
     let defaults = Scenario::new(site.profile.clone());
     let [hwqs_own, hwqs_shared] = hwqs(policy, tenants);
     Scenario {
-        drive_bytes: defaults.drive_bytes.max(DISK_BYTES.saturating_mul(tenants.len() as u64)),
+        drive_bytes: defaults.drive_bytes.max(DISK_BYTES.saturating_mul(tenants.len() as u64 + 2)),
         costs: site.costs,
         layout: if policy.kind().gives_own_pollers() { Layout::Evenkeel } else { Layout::Mdev },
         policy: policy.clone(),
         hwqs_own,
         hwqs_shared,
         hwq_depth: HWQ_DEPTH,
-        tenants: tenants.iter().map(played).collect(),
+        tenants: played_with_copiers(site, tenants),
         warmup: warmup(policy.kind()),
         duration: LONGEST,
         window: WINDOW,
@@ -75,6 +76,46 @@ pub fn scenario(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Scena
         starvation_limit: NEVER,
         ..defaults
     }
+}
+
+/// Bytes of a copier's commands, and the weights of copies for guaranteed tenants and for others: the daemon's.
+const COPY_BYTES: u64 = 128 << 10;
+const COPY_WEIGHTS: [u32; 2] = [10_000, 1];
+
+/// What makes the copies that first writes wait for: one for guaranteed tenants, one for the others.
+pub(crate) fn copiers(tenants: &[Tenant]) -> Vec<Tenant> {
+    let copier = |is_guaranteed: bool| {
+        let is_its = |tenant: &&Tenant| tenant.has_copies() && tenant.class.is_guaranteed() == is_guaranteed;
+        let of = tenants.iter().find(is_its)?;
+        let weight = COPY_WEIGHTS[usize::from(!is_guaranteed)];
+        Some(Tenant {
+            class: Class::BestEffort { weight },
+            floor: Floor::default(),
+            limits: Limits::default(),
+            read_share: 0.5,
+            sizes: vec![Size { len_bytes: COPY_BYTES, part: 1.0 }],
+            encrypted_sector_bytes: None,
+            first_writes: None,
+            vcpus: 1,
+            ..of.clone()
+        })
+    };
+    [true, false].into_iter().filter_map(copier).collect()
+}
+
+/// All tenants, and behind them those that copy.
+fn played_with_copiers(site: &Site, tenants: &[Tenant]) -> Vec<engine::Tenant> {
+    let copiers = copiers(tenants);
+    let map = map_write(&site.profile);
+    let first_writes = |tenant: &Tenant| {
+        let FirstWrites { share, piece_bytes, are_shared } = tenant.first_writes?;
+        let is_apart = copiers.len() > 1 && !tenant.class.is_guaranteed();
+        let by = tenants.len() + usize::from(is_apart);
+        Some(engine::FirstWrites { share, map, copies: are_shared.then_some(Copies { piece_bytes, by }) })
+    };
+    let own = tenants.iter().map(|tenant| engine::Tenant { first_writes: first_writes(tenant), ..played(tenant) });
+    let copier = |tenant: &Tenant| engine::Tenant { workload: Workload::Copy, ..played(tenant) };
+    own.chain(copiers.iter().map(copier)).collect()
 }
 
 fn played(tenant: &Tenant) -> engine::Tenant {
@@ -108,6 +149,7 @@ fn played(tenant: &Tenant) -> engine::Tenant {
         queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
         encrypted_sector_bytes: tenant.encrypted_sector_bytes,
+        first_writes: None,
         workload,
     }
 }

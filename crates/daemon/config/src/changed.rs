@@ -53,8 +53,7 @@ impl Config {
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
         let of_drive = self.device.encryption;
-        let drive = self.device.clone();
-        for tenant in draft.tenants.drain(..).filter_map(|tenant| tenant.finish(Some(&drive))) {
+        for tenant in draft.tenants.drain(..).filter_map(|tenant| tenant.finish(&self.device)) {
             let tenant = Tenant { marks: tenant.marks.outside(), ..tenant };
             match self.tenants.iter_mut().find(|old| old.name == tenant.name) {
                 Some(old) => *old = tenant,

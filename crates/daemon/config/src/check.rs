@@ -82,7 +82,7 @@ pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, nam
         draft.tenants = vec![read_tenant(&mut sink, section.clone(), rules, all)];
         rules::check_each(&mut sink, &draft);
         sink.finish()?;
-        let tenant = draft.tenants.pop().and_then(|tenant| tenant.finish(draft.device.as_ref()));
+        let tenant = draft.tenants.pop().zip(draft.device.as_ref()).and_then(|(tenant, drive)| tenant.finish(drive));
         tenant
             .ok_or_else(|| ConfigErrors::one(&source.file, "can't be used, and no check says why", "please report it"))
     };
@@ -410,7 +410,7 @@ pub(crate) fn read_tenant(
     let queues = read_queues(sink, &section, &frontend, &terms);
     let memory = read_memory(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, &terms);
-    let demand = read_demand(sink, &section);
+    let demand = read_demand(sink, &section, thin.0 == Some(true));
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
     TenantDraft {

@@ -197,6 +197,8 @@ pub struct Tenant {
     pub encryption: Encryption,
     /// It takes room from the pool as it is written.
     pub is_thin: bool,
+    /// What it takes at a time.
+    pub piece_bytes: u64,
     /// How much of the pool is kept for it.
     pub reserve: Size,
     /// The image that it is, on a drive that is a directory.
@@ -365,6 +367,7 @@ impl Tenant {
             lba_bytes: 512,
             encryption: Encryption::None,
             is_thin: false,
+            piece_bytes: 0,
             reserve: Size(0),
             image: None,
             doorbells: Doorbells::Trapped,

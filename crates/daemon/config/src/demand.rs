@@ -6,6 +6,7 @@ use io_model::units::{Rate, Size};
 use policy::Limits;
 use toml::de::DeValue;
 
+use crate::first_writes::FirstWrites;
 use crate::keys::{SCHEMA, demand as keys};
 use crate::problem::Sink;
 use crate::rw::{BlockSize, Rw, read_rw};
@@ -18,6 +19,8 @@ pub struct Demand {
     pub load: DemandLoad,
     /// What. Its working set is `None`: the whole disk.
     pub rw: Rw,
+    /// Of a thin disk; `None`: not declared.
+    pub first_writes: Option<FirstWrites>,
 }
 
 /// How often a tenant asks.
@@ -62,12 +65,13 @@ impl fmt::Display for Demand {
                 write!(f, ", {} in flight", u64::from(numjobs) * u64::from(iodepth))
             }
             DemandLoad::Open { rate_iops } => write!(f, ", {rate_iops} a second"),
-        }
+        }?;
+        self.first_writes.map_or(Ok(()), |first| write!(f, ", first writes {first}"))
     }
 }
 
-/// Reads what stands under `demand` in a tenant: `Some(None)` where nothing does.
-pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Option<Option<Demand>> {
+/// Reads what stands under `demand` in a tenant: `Some(None)` where nothing does. `is_thin`: so is its disk.
+pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>, is_thin: bool) -> Option<Option<Demand>> {
     let Some((key, value)) = tenant.entry("demand") else { return Some(None) };
     let DeValue::Table(table) = value.get_ref() else {
         let what = format!("`demand` in {} is {}, not a section", tenant.label, kind(value.get_ref()));
@@ -89,5 +93,14 @@ pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Opti
         let iodepth = keys::IODEPTH.get_or_default(sink, &section);
         numjobs.zip(iodepth).map(|(numjobs, iodepth)| DemandLoad::Closed { numjobs, iodepth })
     };
-    Some(Some(Demand { load: load?, rw: rw? }))
+    let first_writes = keys::FIRST_WRITES.get_if_any(sink, &section);
+    if !is_thin {
+        section.forbid(
+            sink,
+            "first_writes",
+            "the disk has its own range",
+            "remove it, or add thin = true to the tenant",
+        );
+    }
+    Some(Some(Demand { load: load?, rw: rw?, first_writes: first_writes? }))
 }

@@ -74,7 +74,7 @@ impl Draft {
     pub fn finish(self) -> Option<Config> {
         let device = self.device?;
         let of_drive = device.encryption;
-        let tenant = |tenant: TenantDraft| tenant.finish(Some(&device));
+        let tenant = |tenant: TenantDraft| tenant.finish(&device);
         let namespace = |namespace: NamespaceDraft| namespace.finish(of_drive);
         Some(Config {
             tenants: self.tenants.into_iter().map(tenant).collect::<Option<_>>()?,
@@ -98,16 +98,15 @@ impl Draft {
 }
 
 impl TenantDraft {
-    /// `drive`: that it is on, if it could be read.
-    pub fn finish(self, drive: Option<&Device>) -> Option<Tenant> {
-        let of_drive = drive.map_or(Encryption::None, |drive| drive.encryption);
-        let directory = drive.and_then(|drive| drive.backend.path()).unwrap_or(Path::new("/"));
+    /// `drive`: says what new disks of it have, and where its images are.
+    pub fn finish(self, drive: &Device) -> Option<Tenant> {
+        let directory = drive.backend.path().unwrap_or(Path::new("/"));
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let has_memory = self.memory.is_written;
         let memory = self.memory.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let encryption = self.encryption?.unwrap_or(of_drive);
+        let encryption = self.encryption?.unwrap_or(drive.encryption);
         let lba_bytes = encryption.lba_bytes(self.lba_size.0?, self.lba_size.1.is_some());
         let marks = TenantMarks {
             name: name.span(),
@@ -133,6 +132,7 @@ impl TenantDraft {
             lba_bytes,
             encryption,
             is_thin: self.thin.0?,
+            piece_bytes: drive.pool.map_or(0, |pool| pool.piece_bytes),
             reserve: self.thin.1?,
             image: self.image?.map(|image| image.within(directory)),
             doorbells: doorbells?,

@@ -28,7 +28,7 @@
 //! | `namespace` | disks that are namespaces of tenants' controllers |
 //! | `blocks` | disks' block sizes beside their drive's |
 //! | `changed` | a configuration with some disks changed |
-//! | `demand` | a tenant's expected load, to check promises beforehand |
+//! | `demand`, `first_writes` | a tenant's expected load, to check promises beforehand |
 //! | `host`, [`in_use`] | checks of the host; what else uses a drive |
 //! | `same_drive` | one drive that is found twice |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
@@ -50,6 +50,7 @@ mod config;
 mod demand;
 mod draft;
 mod drives;
+mod first_writes;
 mod found;
 mod frontend;
 mod groups;
@@ -85,6 +86,7 @@ pub use assigned::{Assignment, Assignments};
 pub use config::{Backend, Config, DEVICE_DIR, Device, HWQ_DEPTH, Image, Pollers, Tenant};
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Unplaced};
+pub use first_writes::FirstWrites;
 pub use found::{Found, HandedOver};
 pub use frontend::{Frontend, Serving};
 pub use groups::{Group, MOST_GROUPS};
@@ -110,7 +112,7 @@ pub use sections::{
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 pub use text_file::{read_opened, read_text};
-pub use values::{Account, Doorbells, Encryption, LBA_BYTES, Mode, Threads, WipeBy};
+pub use values::{Account, Doorbells, Encryption, LBA_BYTES, Mode, Threads, WipeBy, is_name};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
 ///
@@ -122,7 +124,7 @@ pub mod reading {
     pub use crate::policy_section::{ABSENT, IN_FLIGHT, forbid_others, read_fair, read_lpns, read_parameters};
     pub use crate::problem::{Sink, Text};
     pub use crate::profile::{beside, profile};
-    pub use crate::rw::{DEPTHS, THREADS, arrivals, read_rw};
+    pub use crate::rw::{DEPTHS, THREADS, arrivals, first_writes, read_rw};
     pub use crate::section::{
         Items, Schema, Section, THE_TOP, Wrong, boolean, choice, count, fraction, integer, kind, list, or, seed, size,
         small_integer, span_in, text,

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use io_model::units::{Rate, Size};
 use toml::de::DeValue;
 
+use crate::first_writes::FirstWrites;
 use crate::keys::{Values, demand};
 use crate::problem::Sink;
 use crate::section::{Section, Wrong, choice, clip, or, text};
@@ -95,6 +96,14 @@ pub fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
 /// The value is no rate, or not from 1 to 100 million.
 pub fn arrivals(value: &DeValue<'_>) -> Result<Rate, Wrong> {
     demand::RATE_IOPS.values.read(value)
+}
+
+/// A thin disk's first writes.
+///
+/// # Errors
+/// The value is no percentage.
+pub fn first_writes(value: &DeValue<'_>) -> Result<FirstWrites, Wrong> {
+    demand::FIRST_WRITES.values.read(value)
 }
 
 fn text_or_number(value: &DeValue<'_>) -> Result<String, Wrong> {

@@ -143,17 +143,23 @@ impl Sections {
         }
     }
 
-    /// Takes from another file what changes at once, but for disks: groups, the policy at the top, and that of each
-    /// drive that both have.
+    /// Takes from another file what changes at once, but for disks: groups, the policy at the top, and policy and pool
+    /// of each drive that both have.
     pub fn take_head(&mut self, next: &Self) {
         take(&mut self.head, &next.head, "policy");
         take(&mut self.head, &next.head, "group");
+        if let (Some(Value::Table(device)), Some(Value::Table(next))) =
+            (self.head.get_mut("device"), next.head.get("device"))
+        {
+            POOL.iter().for_each(|key| take(device, next, key));
+        }
         let theirs = next.head.get("drive").and_then(Value::as_array);
         let Some(Value::Array(drives)) = self.head.get_mut("drive") else { return };
         for drive in drives.iter_mut().filter_map(Value::as_table_mut) {
             let mut tables = theirs.into_iter().flatten().filter_map(Value::as_table);
             if let Some(next) = tables.find(|next| name(next) == name(drive)) {
                 take(drive, next, "policy");
+                POOL.iter().for_each(|key| take(drive, next, key));
             }
         }
     }
@@ -240,7 +246,8 @@ impl Sections {
         size_bytes(self.find(of)?.1)
     }
 
-    /// What another file has otherwise, but for disks. Only policies and groups can be changed while the daemon runs.
+    /// What another file has otherwise, but for disks. Only policies, groups and pools can be changed while the daemon
+    /// runs.
     pub fn head_changes(&self, next: &Self) -> Vec<KeyChange> {
         let remedy = |_: &str, when: Changes, values: [Option<&str>; 2]| when.remedy(values, true);
         let rules = Rules { row: keys::of_head, has_defaults: false, remedy: &remedy };
@@ -268,6 +275,9 @@ pub fn detached(section: &str, is_there: impl Fn(&str) -> bool) -> Option<String
     let is_changed = sections.detach(&is_there);
     is_changed.then(|| sections.to_text())
 }
+
+/// What a drive has of its pool.
+const POOL: [&str; 3] = ["pool", "pool_piece", "pool_overcommit"];
 
 fn take(of: &mut Table, next: &Table, key: &str) {
     match next.get(key) {
@@ -490,8 +500,13 @@ mod tests {
         let (one, mut other) = (sections(""), sections(""));
         assert_eq!(one.head_changes(&other), []);
         other.head.insert("pollers".into(), Value::Table(Table::from_iter([("cpus".into(), Value::from(vec![1]))])));
+        let Some(Value::Table(device)) = other.head.get_mut("device") else { panic!("no device") };
+        device.insert("pool".into(), "64MiB".into());
         let found = words(&one.head_changes(&other));
-        assert_eq!(found, ["pollers.cpus - [1] later"]);
+        assert_eq!(found, ["device.pool - 64MiB", "pollers.cpus - [1] later"]);
+        let mut meanwhile = one;
+        meanwhile.take_head(&other);
+        assert_eq!(words(&meanwhile.head_changes(&other)), ["pollers.cpus - [1] later"]);
     }
 
     const TWO: &str = "[[tenant]]\nname = \"db\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"web\"\nsize = \"4MiB\"\n";

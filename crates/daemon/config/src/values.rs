@@ -215,6 +215,14 @@ pub(crate) fn pci_address(value: &DeValue<'_>) -> Result<String, Wrong> {
 /// What has a place in `runtime_dir`, where each tenant has its own: the keeper's socket, the API's token.
 const OWN_NAMES: [&str; 2] = ["keeper", "token"];
 
+/// Whether a disk or a snapshot can have that name: 1 to 63 of `a-z 0-9 _ -`, and first a letter or digit.
+pub fn is_name(name: &str) -> bool {
+    let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=63).contains(&name.len())
+        && name.starts_with(letter)
+        && name.chars().all(|c| letter(c) || c == '_' || c == '-')
+}
+
 /// A tenant's name.
 pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
@@ -223,12 +231,10 @@ pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
         let what = format!("is {found:?}, a name that the daemon itself uses in its runtime_dir");
         return Err(Wrong { what, remedy: "choose another name".into() });
     }
-    let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let valid = (1..=63).contains(&found.len())
-        && found.starts_with(letter)
-        && found.chars().all(|c| letter(c) || c == '_' || c == '-');
     let remedy = "use 1 to 63 of a-z, 0-9, _ and -, and start with a letter or digit";
-    valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {shown:?}"), remedy: remedy.into() })
+    Some(found)
+        .filter(|found| is_name(found))
+        .ok_or_else(|| Wrong { what: format!("is {shown:?}"), remedy: remedy.into() })
 }
 
 pub(crate) fn size_or_zero(value: &DeValue<'_>) -> Result<Size, Wrong> {

@@ -407,7 +407,7 @@ impl ServedDrive {
             (live.tenant.demand, live.tenant.labels) = (tenant.demand.clone(), tenant.labels.clone());
             live.tenant.group = tenant.group.clone();
         }
-        self.keep_for(name, tenant.reserve).map_err(disk_error)?;
+        self.keep_for(tenant).map_err(disk_error)?;
         self.change(id, tenant.terms).map_err(|_| DiskError::no_such_disk(name))?;
         let size = has_grown.then(|| format!("size {}", tenant.size));
         let terms = reached.is_empty() || before_terms != tenant.terms;

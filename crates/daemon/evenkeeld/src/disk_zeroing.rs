@@ -41,11 +41,9 @@ impl ServedDrive {
 
     /// A tenant's guest sees the size that its disk has now.
     pub(crate) fn show_size(&mut self, id: TenantId) {
-        let Some((name, reserve)) = self.tenants.get(&id).map(|live| (live.tenant.name.clone(), live.tenant.reserve))
-        else {
-            return;
-        };
-        if let Err(error) = self.open_map(&name, reserve) {
+        let Some(tenant) = self.tenants.get(&id).map(|live| live.tenant.clone()) else { return };
+        let name = tenant.name.clone();
+        if let Err(error) = self.open_map(&tenant) {
             let line = format!("{name}: its guest sees the new size at the next start: {error:#}");
             return (self.around.sink)(Level::Warn.of_tenant(&name), &line);
         }

@@ -359,6 +359,9 @@ impl Owner {
                 self.take_adoption(step, (&plan.adopted.added, &plan.adopted.drives), done)?;
             }
             (_, None) => {
+                for (id, config) in &plan.configs {
+                    self.drives.get_mut(id).map_or(Ok(()), |drive| drive.take_pool(config))?;
+                }
                 self.take_policies(plan);
                 self.take_groups(plan);
                 done.take_head(&plan.sections);

@@ -298,6 +298,7 @@ impl ServedDrive {
             Effect::TellNotZeroed(id, why) => self.tell_not_zeroed(id, &why),
             Effect::Wipe => self.wipe_next(),
             Effect::RemoveMaps(maps) => self.remove_maps(maps)?,
+            Effect::ExtendPool(ranges) => self.pool.as_ref().map_or(Ok(()), |pool| pool.pieces().extend(ranges))?,
         }
         Ok(())
     }
@@ -397,7 +398,7 @@ impl ServedDrive {
 
     /// Makes a tenant's front end, and sends its queues to their pollers.
     fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
-        self.open_map(&tenant.name, tenant.reserve)?;
+        self.open_map(&tenant)?;
         self.refuse_unopened_image(&tenant)?;
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));

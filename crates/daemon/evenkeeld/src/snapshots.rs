@@ -107,7 +107,7 @@ impl ServedDrive {
         for (map, (disk, name)) in (next_map..).zip(wanted) {
             let refused = |title: String, remedy: &str| Err(DiskError::new(Reason::Invalid, title, remedy));
             let thin = self.thin_of(disk)?;
-            if !is_name(name) {
+            if !config::is_name(name) {
                 return refused(format!("{name:?} is no name for a snapshot"), "use 1 to 63 of a-z 0-9 _ -");
             }
             let is_taken = thin.snapshots.iter().any(|it| it.name == *name);
@@ -323,11 +323,4 @@ pub(crate) fn pool_error(error: PiecesError) -> DiskError {
             "see to the disk of the layout, and start the daemon again",
         ),
     }
-}
-
-/// As of disks.
-fn is_name(name: &str) -> bool {
-    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let all = name.bytes().all(|byte| is_letter(byte) || matches!(byte, b'_' | b'-'));
-    (1..=63).contains(&name.len()) && all && name.bytes().next().is_some_and(is_letter)
 }

@@ -1,7 +1,8 @@
 //! Thin disks, and the pool that they share.
 //!
 //! The layout says which map of the pool each disk has. The pool's file has the maps. A [`Pieces`] thread gives pieces
-//! to disks, and a [`Mover`], a best-effort tenant of ours, copies and wipes pieces.
+//! to disks. Two [`Mover`]s, best-effort tenants of ours, copy and wipe pieces: one makes the copies for which commands
+//! of guaranteed tenants wait, the other one does the rest.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,11 +15,10 @@ use anyhow::{Context, Result, anyhow};
 use api::{DiskError, EventKind, PoolRoom};
 use backend_cipher::Access;
 use client_socket::Level;
-use config::Tenant;
-use io_model::units::Size;
+use config::{Config, Tenant};
 use io_model::{PieceMap, TenantId, Witness};
 use layout::Pool as Recorded;
-use pieces::{Figures, FileError, MapId, Maps, PieceFile, Pool, PoolId, RoomState};
+use pieces::{Figures, FileError, Job, Jobs, MapId, Maps, PieceFile, Pool, PoolId, RoomState};
 use policy::Terms;
 use runtime::front_end::{Move, Mover};
 use runtime::happening::Happening;
@@ -27,8 +27,13 @@ use runtime::poller_thread::Message;
 use rustix::fs::OFlags;
 use state::Command as StateCommand;
 
+use crate::error_texts::failed;
 use crate::served_drive::ServedDrive;
 use crate::snapshots::pool_error;
+
+/// The weight of copies for guaranteed tenants, the largest that there is: they come before nearly all other
+/// best-effort work, and never hurt a promise.
+const PROMISED_WEIGHT: u32 = 10_000;
 
 /// What the thin disks of a drive share.
 pub(crate) struct ThinPool {
@@ -64,7 +69,7 @@ impl ServedDrive {
         Some(PoolRoom { size_bytes, free_bytes, piece_bytes, promised_bytes })
     }
 
-    /// Opens the pool, if the drive has one that is not open. Comes before any disk is served.
+    /// Opens the pool, if the drive has one that is not open. Comes before any thin disk is served.
     ///
     /// # Errors
     /// The file of its maps is missing, damaged or an older copy, or can't be written.
@@ -135,52 +140,79 @@ impl ServedDrive {
 
     fn start_pool(&mut self, pool: Pool, file: Option<PieceFile<File>>, piece_bytes: u64) -> Result<()> {
         let parts = self.pollers.open_for(self.state.config(), &self.policy, &Tenant::background("mover"))?;
-        let poller = parts.first().map(|part| part.poller).context("no poller takes the mover on")?;
-        let mover = self.new_id();
+        let poller = parts.first().map(|part| part.poller).context("no poller takes the movers on")?;
         let (to_poller, teller) = (self.pollers.sender(poller).context("its poller has ended")?, self.teller.clone());
+        let [copier, mover] = [self.new_id(), self.new_id()];
+        let send = move |id: TenantId, jobs: Vec<Job>| {
+            if !jobs.is_empty() {
+                to_poller.send(Message::Order(id, Move(jobs).into()));
+            }
+        };
         let pieces = Pieces::start(pool, file, piece_bytes, move |wish| match wish {
-            Wish::Move(jobs) => to_poller.send(Message::Order(mover, Move(jobs).into())),
+            Wish::Move(Jobs { promised, others }) => {
+                send(copier, promised);
+                send(mover, others);
+            }
             Wish::Quiet(witness) => teller.tell(Happening::Quiet(witness)),
             Wish::Room(room) => teller.tell(Happening::Room(room)),
             Wish::Failed(why) => teller.tell(Happening::PoolFailed(why)),
         })?;
-        let moved = pieces.moved();
-        let sink = self.around.sink.clone();
-        let drive = self.config().device.name.clone();
-        let on_moved = Box::new(move |jobs: &[_], result: Result<(), _>| {
-            if let Err(error) = &result {
-                let line = format!("{drive}: the drive failed to copy or wipe pieces of thin disks ({error:?})");
-                sink(Level::Warn.of_drive(&drive), &line);
-            }
-            moved(jobs, result.is_ok());
-        });
-        self.pollers.keys().set(mover, 0, Access::Plain);
-        self.pollers.add(poller, mover, Mover::new(mover, piece_bytes, on_moved)?.into(), Terms::best_effort(1));
+        for (id, weight) in [(copier, PROMISED_WEIGHT), (mover, 1)] {
+            let moved = pieces.moved();
+            let sink = self.around.sink.clone();
+            let drive = self.config().device.name.clone();
+            let on_moved = Box::new(move |jobs: &[_], result: Result<(), _>| {
+                if let Err(error) = &result {
+                    let line = format!("{drive}: the drive failed to copy or wipe pieces of thin disks ({error:?})");
+                    sink(Level::Warn.of_drive(&drive), &line);
+                }
+                moved(jobs, result.is_ok());
+            });
+            self.pollers.keys().set(id, 0, Access::Plain);
+            self.pollers.add(poller, id, Mover::new(id, piece_bytes, on_moved)?.into(), Terms::best_effort(weight));
+        }
         pieces.begin();
         self.pool = Some(ThinPool { pieces, tables: BTreeMap::new() });
         Ok(())
+    }
+
+    /// The pool is as large as `config` wants it, and allows as much.
+    ///
+    /// # Errors
+    /// There is no room, the pool can't be as small, or that can't be made durable.
+    pub(crate) fn take_pool(&mut self, config: &Config) -> Result<(), DiskError> {
+        let wanted = config.device.pool;
+        let is_new = wanted != self.config().device.pool;
+        let taken = if is_new { self.apply(StateCommand::SetPool(wanted)) } else { Ok(()) };
+        let opened = taken.and_then(|()| self.open_pool());
+        let remedy = "apply the file again once that is fixed";
+        opened.map_err(|error| error.downcast().unwrap_or_else(|error| failed(&error, remedy)))
     }
 
     /// Pollers can look up the pieces of a disk from now on, at its present size. Nothing is done for others.
     ///
     /// # Errors
     /// The map can't be made durable, or the pool has not as much as is to be kept for it.
-    pub(crate) fn open_map(&mut self, name: &str, reserve: Size) -> Result<()> {
-        let Some(thin) = self.state.placement(name).and_then(|placement| placement.thin.clone()) else { return Ok(()) };
+    pub(crate) fn open_map(&mut self, tenant: &Tenant) -> Result<()> {
+        let Some(thin) = self.state.placement(&tenant.name).and_then(|placement| placement.thin.clone()) else {
+            return Ok(());
+        };
         let pool = self.pool.as_mut().context("the drive has no pool")?;
         let table = pool.pieces.open(MapId(thin.map), thin.size_bytes)?;
         pool.tables.insert(thin.map, table);
-        self.keep_for(name, reserve)
+        self.keep_for(tenant)
     }
 
-    /// Keeps `reserve` of the pool for a thin disk.
+    /// Keeps of the pool for a thin disk what it reserves, and has its copies made as it is promised.
     ///
     /// # Errors
     /// The pool has not as much.
-    pub(crate) fn keep_for(&self, name: &str, reserve: Size) -> Result<()> {
+    pub(crate) fn keep_for(&self, tenant: &Tenant) -> Result<()> {
+        let Tenant { name, reserve, .. } = tenant;
         let thin = self.state.placement(name).and_then(|placement| placement.thin.as_ref());
         let (Some(thin), Some(pool)) = (thin, &self.pool) else { return Ok(()) };
-        let kept = pool.pieces.reserve(MapId(thin.map), reserve.0.min(thin.size_bytes));
+        let (reserve_bytes, is_promised) = (reserve.0.min(thin.size_bytes), tenant.is_guaranteed());
+        let kept = pool.pieces.set_due(MapId(thin.map), reserve_bytes, is_promised);
         kept.map_err(|error| {
             let DiskError { reason, remedy, .. } = pool_error(error);
             DiskError::new(reason, format!("{reserve} of the pool can't be kept for disk {name:?}"), remedy).into()

@@ -279,13 +279,18 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
 fn plan_pool(found: &mut Contradictions, wanted: Option<WantedPool>, layout: &mut Layout, changes: &mut Vec<Change>) {
     let recorded = layout.pool().map(|pool| (pool.size_bytes(), pool.piece_bytes));
     let (from_bytes, piece_bytes) = recorded.unwrap_or((0, wanted.map_or(0, |wanted| wanted.piece_bytes)));
-    let Some(WantedPool { size, .. }) = wanted else {
+    let Some(WantedPool { size, piece_bytes: wanted_bytes, .. }) = wanted else {
         if from_bytes > 0 {
             let what = format!("the pool has {} on the drive, and the configuration names none", Size(from_bytes));
             found.add(About::Pool, what, format!("write pool = \"{}\": a pool can grow and not go", Size(from_bytes)));
         }
         return;
     };
+    if wanted_bytes != piece_bytes {
+        let pieces = Size(piece_bytes);
+        let what = format!("the pool has pieces of {pieces} on the drive, not of {}", Size(wanted_bytes));
+        found.add(About::Pool, what, format!("write pool_piece = \"{pieces}\": pieces stay as they were made"));
+    }
     let to_bytes = size.0.next_multiple_of(piece_bytes);
     if to_bytes < from_bytes {
         let what = format!("the pool has {} on the drive, not {size}", Size(from_bytes));

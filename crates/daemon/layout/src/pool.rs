@@ -90,6 +90,15 @@ impl Layout {
         }
     }
 
+    /// The pool's ranges in pieces behind the first `known` ones, each with whether it reads as zeros. The layout does
+    /// not keep that: if the daemon dies before the file of the maps says so, they are wiped.
+    pub fn take_new_ranges(&mut self, known: usize) -> Vec<(std::ops::Range<u32>, bool)> {
+        let Some(pool) = &mut self.pool else { return Vec::new() };
+        let clean = pool.clean_ranges();
+        pool.clean.clear();
+        pool.ranges().into_iter().skip(known).map(|range| (range.clone(), clean.contains(&range))).collect()
+    }
+
     /// The file of the pool's maps says which pieces are clean.
     pub fn end_renewal(&mut self) {
         if let Some(pool) = &mut self.pool {

@@ -219,6 +219,11 @@ impl<S: Storage> PieceFile<S> {
         Err(FileError::Damaged("some of its pages are missing, or older than others"))
     }
 
+    /// Where it was kept.
+    pub fn into_storage(self) -> S {
+        self.storage
+    }
+
     /// Its identity.
     pub fn id(&self) -> PoolId {
         self.id

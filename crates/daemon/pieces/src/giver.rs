@@ -1,6 +1,7 @@
 //! Decides which disk gets which piece.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use io_model::{Ask, Piece, PieceMap, Wish};
@@ -21,6 +22,15 @@ pub struct Job {
     pub from_bytes: Option<u64>,
     /// Its start.
     pub to_bytes: u64,
+}
+
+/// Jobs, by how soon they are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Jobs {
+    /// Copies for which commands of guaranteed tenants wait.
+    pub promised: Vec<Job>,
+    /// Other copies, and pieces to wipe.
+    pub others: Vec<Job>,
 }
 
 /// How much of a pool is left.
@@ -85,6 +95,8 @@ pub struct Giver {
     leaving: u32,
     /// Maps of which a snapshot is about to be made: asks wait.
     frozen: BTreeSet<MapId>,
+    /// Maps of guaranteed tenants.
+    promised: BTreeSet<MapId>,
     was_refused: bool,
 }
 
@@ -104,6 +116,7 @@ impl Giver {
             wiping: BTreeSet::new(),
             leaving: 0,
             frozen: BTreeSet::new(),
+            promised: BTreeSet::new(),
             was_refused: false,
         }
     }
@@ -141,10 +154,16 @@ impl Giver {
         self.pool.reserve(map, pieces)
     }
 
+    /// Whether a map is of a guaranteed tenant, whose copies come first.
+    pub fn set_promised(&mut self, map: MapId, is_promised: bool) {
+        let _ = if is_promised { self.promised.insert(map) } else { self.promised.remove(&map) };
+    }
+
     /// Maps go. No command uses them any more.
     pub fn remove(&mut self, maps: &[MapId]) {
         for map in maps {
             self.live.remove(map);
+            self.promised.remove(map);
             self.freed.extend(self.pool.remove(*map));
             // Dropped: they have failed.
             self.waiting.retain(|waiting| waiting.map != *map);
@@ -197,6 +216,17 @@ impl Giver {
         let count = self.live.get(&map).and_then(|tables| tables.last()).map_or(0, |table| table.count());
         self.changed.extend((0..count).map(|index| (map, index)));
         Ok(())
+    }
+
+    /// The pool has more pieces of the drive, which are wiped before their use unless they are `clean`.
+    pub fn extend(&mut self, range: Range<u32>, clean: bool) {
+        let places = self.pool.size()..self.pool.size() + range.len() as u32;
+        self.pool.extend(range);
+        for place in places.map(Place) {
+            if clean { self.pool.wiped(place) } else { self.pool.release(place) }
+        }
+        self.was_refused = false;
+        self.ask_again();
     }
 
     /// A command wants pieces.
@@ -328,13 +358,15 @@ impl Giver {
     }
 
     /// Pieces that are to be copied and wiped from now on, once the batch is durable. `begun`: copies that were begun.
-    pub fn jobs(&mut self, begun: &mut BTreeSet<Place>) -> Vec<Job> {
-        let mut jobs = Vec::new();
+    pub fn jobs(&mut self, begun: &mut BTreeSet<Place>) -> Jobs {
+        let mut jobs = Jobs::default();
         begun.retain(|place| self.copying.contains_key(place));
-        for (to, Copying { from, .. }) in &self.copying {
+        for (to, Copying { map, from, .. }) in &self.copying {
             if begun.insert(*to)
                 && let (from_bytes, Some(to_bytes)) = (self.at(*from), self.at(*to))
             {
+                let is_promised = self.promised.contains(map);
+                let jobs = if is_promised { &mut jobs.promised } else { &mut jobs.others };
                 jobs.push(Job { from_bytes, to_bytes });
             }
         }
@@ -342,7 +374,7 @@ impl Giver {
             && let Some(place) = self.pool.take_dirty()
         {
             self.wiping.insert(place);
-            jobs.extend(self.at(place).map(|to_bytes| Job { from_bytes: None, to_bytes }));
+            jobs.others.extend(self.at(place).map(|to_bytes| Job { from_bytes: None, to_bytes }));
         }
         jobs
     }

@@ -21,6 +21,6 @@ mod pool;
 mod volatile;
 
 pub use file::{Batch, FileError, Maps, PieceFile, PoolId, Storage};
-pub use giver::{Figures, Giver, Job, RoomState};
+pub use giver::{Figures, Giver, Job, Jobs, RoomState};
 pub use page::{ENTRIES, MapId, PageKey};
 pub use pool::{Damaged, Grant, NoRoom, Place, Pool};

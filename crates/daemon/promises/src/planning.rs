@@ -3,7 +3,7 @@
 use config::{BlockSize, Config, Demand, DemandLoad, Encryption};
 use engine::{GuestCosts, HostCosts, PathCosts};
 use io_model::QueuePriority;
-use planner::{Load, Site, Size, Tenant, drive_figures};
+use planner::{FirstWrites, Load, Site, Size, Tenant, drive_figures};
 use policy::{DriveFigures, PolicyConfig};
 use ssd_model::Profile;
 
@@ -62,8 +62,8 @@ fn does_like(one: &Tenant, other: &Tenant) -> bool {
         && is_near(one.mean_len_bytes(), other.mean_len_bytes())
         && (one.read_share - other.read_share).abs() <= ALIKE
         && (&one.name, one.class, one.floor, one.limits) == (&other.name, other.class, other.floor, other.limits)
-        && (one.priority, one.vcpus, one.encrypted_sector_bytes)
-            == (other.priority, other.vcpus, other.encrypted_sector_bytes)
+        && (one.priority, one.vcpus, one.encrypted_sector_bytes, one.first_writes)
+            == (other.priority, other.vcpus, other.encrypted_sector_bytes, other.first_writes)
 }
 
 /// The daemon's drive and host.
@@ -90,6 +90,25 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
         encrypted_sector_bytes: (tenant.encryption != Encryption::None).then_some(tenant.lba_bytes),
         ..undeclared(tenant.is_guaranteed())
     };
+    let (asked, is_assumed) = with_load(tenant, asked);
+    (Tenant { first_writes: first_writes(tenant, &asked), ..asked }, is_assumed)
+}
+
+/// First writes of a thin disk. Where nobody declared them they are as many as where the disk is written in turn for
+/// the first time.
+fn first_writes(tenant: &config::Tenant, asked: &Tenant) -> Option<FirstWrites> {
+    let declared = tenant.demand.as_ref().and_then(|demand| demand.first_writes);
+    let in_turn = (asked.mean_len_bytes() / tenant.piece_bytes as f64).min(1.0);
+    let first = FirstWrites {
+        share: declared.map_or(in_turn, |declared| f64::from(declared.of_10_000) / 10_000.0),
+        piece_bytes: tenant.piece_bytes,
+        are_shared: declared.is_some_and(|declared| declared.are_shared),
+    };
+    Some(first).filter(|first| tenant.is_thin && asked.read_share < 1.0 && first.share > 0.0)
+}
+
+/// The tenant asking for what was declared, or for what is assumed: `true`.
+fn with_load(tenant: &config::Tenant, asked: Tenant) -> (Tenant, bool) {
     let queues = |jobs: u32| u16::try_from(jobs).unwrap_or(u16::MAX).clamp(1, tenant.queues.max(1));
     match &tenant.demand {
         Some(demand @ Demand { load: DemandLoad::Closed { numjobs, .. }, .. }) => {
@@ -132,6 +151,7 @@ pub fn undeclared(guaranteed: bool) -> Tenant {
         read_share: if guaranteed { 1.0 } else { 0.5 },
         sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
         encrypted_sector_bytes: None,
+        first_writes: None,
         vcpus: if guaranteed { 1 } else { GREEDY_QUEUES },
     }
 }

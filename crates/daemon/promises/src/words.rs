@@ -2,7 +2,7 @@
 
 use io_model::QueuePriority;
 use io_model::units::{Bandwidth, Rate, Size};
-use planner::{Change, FloorForecast, FloorObstacle, Load, Setting, Tenant};
+use planner::{Change, FirstWrites, FloorForecast, FloorObstacle, Load, Setting, Tenant};
 
 /// `4KiB reads, 1 at a time`.
 pub fn demand(tenant: &Tenant) -> String {
@@ -18,7 +18,17 @@ pub fn demand(tenant: &Tenant) -> String {
         Load::Closed { depth } => format!("{depth} at a time"),
         Load::Open { rate_iops } => format!("{} a second", Rate(rate_iops.round() as u64)),
     };
-    format!("{sizes}{kind}, {load}")
+    let first = tenant.first_writes.map(|first| {
+        let writes = if (0.0..=0.0).contains(&tenant.read_share) { "" } else { ", writes" };
+        format!("{writes}, of which first writes {}", first_writes(&first))
+    });
+    format!("{sizes}{kind}{}, {load}", first.unwrap_or_default())
+}
+
+/// Their part of the writes, and whether pieces are copied for them.
+fn first_writes(first: &FirstWrites) -> String {
+    let copied = if first.are_shared { ", copied" } else { "" };
+    format!("{} %{copied}", (first.share * 10_000.0).round() / 100.0)
 }
 
 /// Why a floor will be kept or not. No full stop.

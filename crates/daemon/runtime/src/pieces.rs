@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use confine::ThreadKind;
 use io_model::{Ask, PieceMap, Witness};
-use pieces::{Batch, Figures, Giver, Job, MapId, NoRoom, PieceFile, Place, Pool, RoomState};
+use pieces::{Batch, Figures, Giver, Job, Jobs, MapId, NoRoom, PieceFile, Place, Pool, RoomState};
 
 use crate::threads;
 
@@ -22,7 +23,7 @@ const ORDERS: usize = 1024;
 /// What is wanted of others. None of the calls may wait.
 pub enum Wish {
     /// Copy and wipe these pieces, and say so by [`Pieces::moved`].
-    Move(Vec<Job>),
+    Move(Jobs),
     /// Drop the witness once all commands to thin disks have ended that were fetched before.
     Quiet(Witness),
     /// How much room is left now.
@@ -139,13 +140,17 @@ impl Pieces {
         })
     }
 
-    /// Keeps pieces for a map, those that it has included.
+    /// Keeps `reserve_bytes` of pieces for a map, those that it has included. Whether its copies come first:
+    /// `is_promised`.
     ///
     /// # Errors
     /// Fewer are free.
-    pub fn reserve(&self, map: MapId, size_bytes: u64) -> Result<(), PiecesError> {
-        let pieces = size_bytes.div_ceil(self.piece_bytes) as u32;
-        self.change(move |giver| giver.reserve(map, pieces))
+    pub fn set_due(&self, map: MapId, reserve_bytes: u64, is_promised: bool) -> Result<(), PiecesError> {
+        let pieces = reserve_bytes.div_ceil(self.piece_bytes) as u32;
+        self.change(move |giver| {
+            giver.set_promised(map, is_promised);
+            giver.reserve(map, pieces)
+        })
     }
 
     /// From now on no command that is fetched writes to a piece that these maps have.
@@ -181,6 +186,17 @@ impl Pieces {
             let done = giver.roll_back(map, to);
             giver.thaw(&[map]);
             done
+        })
+    }
+
+    /// The pool has more pieces of the drive, each range with whether it reads as zeros. Writes that wait go on.
+    ///
+    /// # Errors
+    /// That can't be made durable.
+    pub fn extend(&self, ranges: Vec<(Range<u32>, bool)>) -> Result<(), PiecesError> {
+        self.change(move |giver| {
+            ranges.into_iter().for_each(|(range, is_clean)| giver.extend(range, is_clean));
+            Ok(())
         })
     }
 
@@ -272,7 +288,7 @@ impl Thread {
                     (self.wish)(Wish::Quiet(Arc::new(Freed { orders: self.orders.clone(), places })));
                 }
                 let jobs = self.giver.jobs(&mut self.begun);
-                if !jobs.is_empty() {
+                if jobs != Jobs::default() {
                     (self.wish)(Wish::Move(jobs));
                 }
             }

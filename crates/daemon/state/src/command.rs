@@ -1,10 +1,12 @@
 //! What can happen to a drive's disks, and what the daemon does about it.
 
+use std::ops::Range;
+
 use config::{Config, Encryption, Namespace, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use keys::StoredKey;
-use layout::{Layout, Sanitize, Snapshot, WipeMethod};
+use layout::{Layout, Sanitize, Snapshot, WantedPool, WipeMethod};
 
 use crate::attachments::{At, NamespaceOrder};
 use crate::disks::Kind;
@@ -114,6 +116,8 @@ pub enum Command {
     },
     /// The pool's file says which pieces are clean.
     PoolRenewed,
+    /// The pool is to be as large as this, and to allow as much. It is made if there is none.
+    SetPool(Option<WantedPool>),
     /// The configuration file has a disk that the API made.
     Declare(String),
     /// Another configuration holds. Namespaces are attached as it says.
@@ -210,4 +214,6 @@ pub enum Effect {
     Wipe,
     /// Nothing uses these maps of the pool any more.
     RemoveMaps(Vec<u32>),
+    /// The pool has these pieces of the drive too, each range with whether it reads as zeros.
+    ExtendPool(Vec<(Range<u32>, bool)>),
 }

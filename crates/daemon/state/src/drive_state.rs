@@ -7,7 +7,7 @@ use api::{DiskError, Reason};
 use config::{Config, Namespace};
 use io_model::TenantId;
 use keys::StoredKey;
-use layout::{Layout, Placement, Sanitize, Wanted, WipeMethod, Wiping};
+use layout::{Layout, Placement, Sanitize, Wanted, WantedPool, WipeMethod, Wiping};
 
 use crate::attachments::{At, Attachments, NamespaceOrder};
 use crate::command::{Command, Effect, Effects, NewDisk, Record};
@@ -134,6 +134,10 @@ impl DriveState {
     /// # Errors
     /// There is no room for it.
     pub fn placed(&self, disk: &NewDisk) -> Result<Option<Layout>, DiskError> {
+        self.planned(Some(disk), self.config.device.pool)
+    }
+
+    fn planned(&self, new: Option<&NewDisk>, pool: Option<WantedPool>) -> Result<Option<Layout>, DiskError> {
         let Some(recorded) = self.layout() else { return Ok(None) };
         let names: HashSet<&str> = self.disks.iter().map(|(_, disk)| disk.name.as_str()).collect();
         let there = recorded.placements().iter().filter(|it| names.contains(it.name.as_str()));
@@ -144,11 +148,13 @@ impl DriveState {
             lba_bytes: it.lba_bytes,
             is_thin: it.thin.is_some(),
         });
-        let NewDisk { name, size, offset, lba_bytes, is_thin, .. } = disk;
-        let (size, offset, lba_bytes, is_thin) = (*size, *offset, *lba_bytes, *is_thin);
-        let new = Wanted { name, size, offset, lba_bytes, is_thin };
-        let wanted: Vec<Wanted<'_>> = there.filter(|it| it.name != disk.name).chain([new]).collect();
-        let planned = Layout::plan(&wanted, self.config.device.pool, recorded.device(), Some(recorded));
+        let new = new.map(|NewDisk { name, size, offset, lba_bytes, is_thin, .. }| {
+            let (size, offset, lba_bytes, is_thin) = (*size, *offset, *lba_bytes, *is_thin);
+            Wanted { name, size, offset, lba_bytes, is_thin }
+        });
+        let is_there = |it: &Wanted<'_>| new.as_ref().is_none_or(|new| new.name != it.name);
+        let wanted: Vec<Wanted<'_>> = there.filter(is_there).chain(new).collect();
+        let planned = Layout::plan(&wanted, pool, recorded.device(), Some(recorded));
         planned.map(|(layout, _)| Some(layout)).map_err(|found| no_room(&found))
     }
 
@@ -210,6 +216,7 @@ impl DriveState {
                 self.layout_mut().ok_or_else(broken)?.end_renewal();
                 Ok(self.recorded(Vec::new()))
             }
+            Command::SetPool(wanted) => self.set_pool(wanted),
             Command::Declare(name) => self.declare(&name),
             Command::Take(config) => Ok(Effects::only(self.take(*config))),
             Command::Left(id) => Ok(Effects::only(self.left(id))),
@@ -229,6 +236,18 @@ impl DriveState {
     /// Record the present layout, if the drive has one.
     fn recorded(&self, then: Vec<Effect>) -> Effects {
         Effects { record: self.layout().cloned().map(Record::Keep), then }
+    }
+
+    fn set_pool(&mut self, wanted: Option<WantedPool>) -> Result<Effects, DiskError> {
+        let known = self.layout().and_then(Layout::pool).map(|pool| pool.extents.len());
+        let mut then = Vec::new();
+        if let Some(mut layout) = self.planned(None, wanted)? {
+            let more = known.map(|known| layout.take_new_ranges(known)).unwrap_or_default();
+            then.extend((!more.is_empty()).then_some(Effect::ExtendPool(more)));
+            self.layout = Some(Arc::new(layout));
+        }
+        Arc::make_mut(&mut self.config).device.pool = wanted;
+        Ok(self.recorded(then))
     }
 
     fn create(&mut self, id: TenantId, disk: NewDisk, section: Option<&str>) -> Result<Effects, DiskError> {

@@ -348,7 +348,8 @@ impl World {
             | Effect::TellDetached(_)
             | Effect::TellZeroed(_)
             | Effect::TellNotZeroed(..)
-            | Effect::Wipe => {}
+            | Effect::Wipe
+            | Effect::ExtendPool(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 /// Keys of an inline tenant that belong under `[tenant.demand]`; all others belong to the `[[tenant]]` itself.
-const DEMAND: [&str; 6] = ["rw", "rwmixread", "bs", "iodepth", "numjobs", "rate_iops"];
+const DEMAND: [&str; 7] = ["rw", "rwmixread", "bs", "iodepth", "numjobs", "rate_iops", "first_writes"];
 
 /// What one drive has of a configuration, and which of its tenants were added.
 pub struct Enlarged {

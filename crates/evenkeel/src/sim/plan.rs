@@ -6,7 +6,7 @@ use ::sim::workload::{Replay, Webuser, Workload};
 use ::sim::{self, Contestant, FaultKind, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
-use planner::{Planner, Verdict, drive_figures};
+use planner::{Planner, Verdict, drive_figures, map_write};
 use policy::{Limits, PolicyConfig, PolicyKind, Terms};
 use promises::drive_profile;
 use rivals::{LabConfig, LabSettings};
@@ -48,7 +48,7 @@ impl Run {
 pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     let profile = drive_profile::load(&scenario.drive.profile, |why| scenario.no_profile(why))?;
     let mut notes = Vec::new();
-    let tenants = tenants(scenario, &mut notes)?;
+    let tenants = tenants(scenario, &profile, &mut notes)?;
     if scenario.drive.profile.figures().is_none() {
         impossible_targets(scenario, &profile, &mut notes);
     }
@@ -144,7 +144,7 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
         (one.terms.class, one.vcpus, one.vqs, one.size_bytes, one.encrypted_sector_bytes)
             == (other.terms.class, other.vcpus, other.vqs, other.size_bytes, other.encrypted_sector_bytes)
-            && (&one.workload, &one.trace) == (&other.workload, &other.trace)
+            && (&one.workload, &one.trace, &one.demand) == (&other.workload, &other.trace, &other.demand)
     };
     for (index, tenant) in scenario.tenants.iter().enumerate() {
         let known = runs.iter().position(|(first, _)| alike(&scenario.tenants[*first], tenant));
@@ -220,7 +220,7 @@ fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
     ))
 }
 
-fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
+fn tenants(scenario: &Scenario, profile: &Profile, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
     let mut traces = Traces::default();
     let mut tenants = Vec::with_capacity(scenario.tenants.len());
     for (index, of_file) in scenario.tenants.iter().enumerate() {
@@ -238,6 +238,11 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
         if matches!(tenant.workload, Workload::Webuser(_)) {
             Webuser::ASSUMPTIONS[..1].iter().for_each(|assumption| note(notes, format!("webuser: {assumption}")));
         }
+        let first = of_file.demand.as_ref().and_then(|demand| demand.first_writes);
+        tenant.first_writes = first.map(|first| {
+            let (share, map) = (f64::from(first.of_10_000) / 10_000.0, map_write(profile));
+            sim::FirstWrites { share, map, copies: None }
+        });
         tenant.workload.validate(tenant.size_bytes).map_err(|error| scenario.bad_tenant(index, error))?;
         tenants.push(tenant);
     }

@@ -1,6 +1,6 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
-use planner::{Site, Tenant};
+use planner::{FirstWrites, Site, Tenant};
 use policy::PolicyConfig;
 use promises::planning::{Question, undeclared, with_demand};
 use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant};
@@ -8,6 +8,9 @@ use sim::HostCosts;
 use ssd_model::Profile;
 
 use super::plan;
+
+/// A pool's usual one. Nothing is copied here, so no figure follows from it.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// What a scenario asks without a policy. Its workloads are the demands; one that is neither `fio` nor `open`
 /// has no figures before it has run, and is assumed like an undeclared demand.
@@ -32,6 +35,12 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
         encrypted_sector_bytes: tenant.encrypted_sector_bytes,
         ..undeclared(tenant.terms.class.is_guaranteed())
     };
+    let first = tenant.demand.as_ref().and_then(|demand| demand.first_writes);
+    let first_writes = first.map(|first| {
+        let share = f64::from(first.of_10_000) / 10_000.0;
+        FirstWrites { share, piece_bytes: PIECE_BYTES, are_shared: first.are_shared }
+    });
+    let asked = Tenant { first_writes, ..asked };
     match &tenant.demand {
         Some(demand) => (with_demand(asked, demand), false),
         None => (asked, true),

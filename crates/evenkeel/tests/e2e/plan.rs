@@ -52,6 +52,36 @@ fn floors_that_leave_a_promise_no_room_are_not_planned() {
     }
 }
 
+/// A promise to a thin disk that first writes break, and that is made all the same.
+#[test]
+fn first_writes_of_a_thin_disk_count() {
+    let home = Home::new();
+    let config = |overcommit: &str, more: &str| {
+        let device = CALM.replace("size = \"1GiB\"", "size = \"1GiB\"\npool = \"64MiB\"");
+        let thin = format!("latency_target = \"30us\"\nthin = true\n{overcommit}[tenant.demand]\nrw = \"randwrite\"\n");
+        home.configure(&device.replace("latency_target = \"200us\"\n", &format!("{thin}{more}\n")))
+    };
+    // In turn, 4 KiB of 1 MiB: less than one command in a hundred waits.
+    for (declared, percent, is_kept) in [
+        ("", 0.39, true),
+        ("first_writes = \"0.5 %\"", 0.5, true),
+        ("first_writes = \"2 %\"", 2.0, false),
+        ("first_writes = \"2 % shared\"", 2.0, false),
+        ("bs = \"64k\"", 6.25, false),
+    ] {
+        let file = config("overcommit = true\n", declared);
+        let report = plan(&file, &["--policy", "passthrough"], KEPT);
+        let told = report["tenants"][0]["demand"].as_str().unwrap();
+        assert!(told.contains(&format!("of which first writes {percent} %")), "{told}");
+        assert_eq!(told.contains("copied"), declared.contains("shared"), "{told}");
+        let p99_us = report["policies"][0]["tenants"][0]["p99_us"].as_f64().unwrap();
+        assert_eq!(p99_us < 30.0, is_kept, "{p99_us}");
+        // Admission says the same.
+        let check = run(&["check", config("", declared).to_str().unwrap()]);
+        assert_eq!((check.status.success(), errors(&check).contains("can't be promised")), (is_kept, !is_kept));
+    }
+}
+
 #[test]
 fn every_modelled_policy_is_compared() {
     let home = Home::new();

@@ -177,3 +177,65 @@ fn guests_of_thin_disks_go_on_after_kills_amid_first_writes_and_copies() {
     assert_eq!(done(&home, "show nvme")["snapshots"].as_array().unwrap().len(), 5);
     daemon.stop();
 }
+
+/// Room that is added while the daemon runs and that no write gets, or a full pool that hurts more than new pieces.
+#[test]
+fn four_tenants_fill_a_pool_and_go_on_once_it_is_larger() {
+    const PIECE: u64 = 2048;
+    let home = Home::new();
+    let thin = |disk: &usize| format!("[[tenant]]\nname = \"t{disk}\"\nsize = \"16MiB\"\nthin = true\n");
+    let tenants =
+        (0..4).map(|disk| thin(&disk)).collect::<String>() + "[[tenant]]\nname = \"thick\"\nsize = \"8MiB\"\n";
+    let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n";
+    let with_pool = |pool: &str| format!("{device}{pool}\n{tenants}");
+    // The pool itself comes while the daemon runs.
+    home.configure(&format!("{device}[[tenant]]\nname = \"thick\"\nsize = \"8MiB\"\n"));
+    let daemon = home.serve();
+    let apply = |pool: &str| {
+        let file = home.configure(&with_pool(pool));
+        let mut apply = crate::harness::evenkeel();
+        apply.env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock")).args(["apply", "--yes"]).arg(file);
+        let output = apply.output().unwrap();
+        let [told, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        if output.status.success() { Ok(told) } else { Err(errors) }
+    };
+    let told = apply("pool = \"16MiB\"\npool_overcommit = 400").unwrap();
+    assert!(told.contains("device.pool none → 16MiB"), "{told}");
+    let data = pattern(1, 64 << 10);
+    let mut guests: Vec<_> = (0..4).map(|disk| home.attach(&format!("t{disk}"))).collect();
+    let mut thick = home.attach("thick");
+    for piece in 0..4 {
+        guests.iter_mut().for_each(|guest| guest.write(piece * PIECE, &data).unwrap());
+    }
+    for guest in &mut guests {
+        let full = format!("{:?}", guest.write(4 * PIECE, &data).unwrap_err());
+        assert!(full.contains("CAPACITY_EXCEEDED"), "{full}");
+        guest.write(3 * PIECE + 128, &data).unwrap();
+        assert!(guest.read(3 * PIECE, 128).unwrap() == data);
+        assert!(guest.read(4 * PIECE, 128).unwrap().iter().all(|byte| *byte == 0));
+    }
+    thick.write(0, &data).unwrap();
+    daemon.wait_log("its pool is full", 1);
+    let told = apply("pool = \"12MiB\"\npool_overcommit = 400").unwrap_err();
+    assert!(told.contains("a pool can grow and not shrink"), "{told}");
+    let told = apply("pool = \"60MiB\"\npool_overcommit = 400").unwrap_err();
+    assert!(told.contains("smaller by 4MiB"), "{told}");
+
+    let told = apply("pool = \"24MiB\"\npool_overcommit = 300").unwrap();
+    assert!(told.contains("device.pool 16MiB → 24MiB") && told.contains("pool_overcommit 400 → 300"), "{told}");
+    daemon.wait_log("its pool has room again", 1);
+    assert_eq!(free_bytes(&home), 8 << 20);
+    for guest in &mut guests {
+        guest.write(4 * PIECE, &data).unwrap();
+        assert!(guest.read(4 * PIECE, 128).unwrap() == data && guest.read(3 * PIECE, 128).unwrap() == data);
+    }
+    let told = refused(&home, "create more --size 16MiB --thin");
+    assert!(told.contains("all thin disks together have"), "{told}");
+    drop((guests, thick));
+    // Killed: it stays as large.
+    drop(daemon);
+    let daemon = home.serve();
+    assert_eq!(free_bytes(&home), 4 << 20);
+    assert!(home.attach("t3").read(4 * PIECE, 128).unwrap() == data);
+    daemon.stop();
+}

@@ -108,6 +108,7 @@ fn tenants(drafts: &[TenantDraft]) -> Vec<ScenarioTenant> {
             queue_priorities: Vec::new(),
             size_bytes: draft.size.as_ref()?.get_ref().0,
             encrypted_sector_bytes: draft.is_encrypted?.then_some(SECTOR_BYTES),
+            first_writes: None,
             workload,
         };
         Some(ScenarioTenant { tenant, demand, trace, mark: name.span() })

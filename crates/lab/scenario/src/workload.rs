@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use config::reading::{
-    DEPTHS, Section, Sink, THREADS, arrivals, beside, boolean, choice, fraction, integer, list, or, read_rw, span_in,
-    text,
+    DEPTHS, Section, Sink, THREADS, Wrong, arrivals, beside, boolean, choice, first_writes, fraction, integer, list,
+    or, read_rw, span_in, text,
 };
-use config::{Demand, DemandLoad, Rw};
+use config::{Demand, DemandLoad, FirstWrites, Rw};
 use io_model::Nanos;
 use io_model::units::Rate;
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Webuser, Workload};
@@ -40,8 +40,24 @@ pub struct TraceReplay {
 
 /// Which keys each kind has.
 const KINDS: [(&str, &[&str]); 5] = [
-    ("fio", &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
-    ("open", &["rate_iops", "arrival", "on", "off", "rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
+    ("fio", &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size", "first_writes"]),
+    (
+        "open",
+        &[
+            "rate_iops",
+            "arrival",
+            "on",
+            "off",
+            "rw",
+            "rwmixread",
+            "bs",
+            "bssplit",
+            "numjobs",
+            "iodepth",
+            "size",
+            "first_writes",
+        ],
+    ),
     ("trace", &["path", "format", "speed", "loop"]),
     ("webuser", &["rate_iops"]),
     ("idle", &[]),
@@ -56,6 +72,7 @@ pub(crate) const KEYS: &[&str] = &[
     "numjobs",
     "iodepth",
     "size",
+    "first_writes",
     "rate_iops",
     "arrival",
     "on",
@@ -105,14 +122,26 @@ fn access(rw: &Rw) -> Access {
     }
 }
 
+/// A scenario has no snapshots.
+fn read_first_writes(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Option<FirstWrites>> {
+    or(sink, section, "first_writes", None, |value| match first_writes(value)? {
+        FirstWrites { are_shared: true, .. } => Err(Wrong {
+            what: "is of shared pieces, and a scenario has no snapshots".to_owned(),
+            remedy: "remove \"shared\"; `evenkeel plan` plays copies".to_owned(),
+        }),
+        of_new => Ok(Some(of_new)),
+    })
+}
+
 fn read_fio(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Work> {
     let rw = read_rw(sink, section);
     let numjobs = or(sink, section, "numjobs", 1, integer(THREADS));
     let iodepth = or(sink, section, "iodepth", 1, integer(DEPTHS));
-    let (numjobs, iodepth, rw) = (numjobs?, iodepth?, rw?);
+    let first_writes = read_first_writes(sink, section);
+    let (numjobs, iodepth, rw, first_writes) = (numjobs?, iodepth?, rw?, first_writes?);
     let workload = Workload::Fio(Fio { jobs: numjobs, iodepth, access: access(&rw) });
     let load = DemandLoad::Closed { numjobs, iodepth };
-    Some(Work { demand: Some(Demand { load, rw }), ..Work::of(workload) })
+    Some(Work { demand: Some(Demand { load, rw, first_writes }), ..Work::of(workload) })
 }
 
 fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Work> {
@@ -135,7 +164,8 @@ fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Opti
     } else {
         None
     };
-    let (rate_iops, rw) = (rate_iops?.into_inner(), rw?);
+    let first_writes = read_first_writes(sink, section);
+    let (rate_iops, rw, first_writes) = (rate_iops?.into_inner(), rw?, first_writes?);
     let iops = rate_iops.0 as f64;
     let arrivals = match (burst, arrival) {
         (Some((on, off)), _) => Arrivals::Bursts { iops, on, off },
@@ -143,7 +173,7 @@ fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Opti
         (None, _) => Arrivals::Constant { iops },
     };
     let workload = Workload::Open(Open { jobs: numjobs?, arrivals, access: access(&rw), max_outstanding: iodepth? });
-    Some(Work { demand: Some(Demand { load: DemandLoad::Open { rate_iops }, rw }), ..Work::of(workload) })
+    Some(Work { demand: Some(Demand { load: DemandLoad::Open { rate_iops }, rw, first_writes }), ..Work::of(workload) })
 }
 
 fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceReplay> {

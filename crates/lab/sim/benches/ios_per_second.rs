@@ -19,6 +19,7 @@ fn tenant(class: Class, jobs: u32, iodepth: u32) -> Tenant {
         vqs: jobs as u16,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: 10 << 30,
         workload: Workload::Fio(Fio::random_4k(jobs, iodepth, 100)),
     }

@@ -23,6 +23,7 @@ fn reader(class: Class, (jobs, iodepth): (u32, u32), kib: u32) -> Tenant {
         vqs: jobs as u16,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio { jobs, iodepth, access }),
     }

@@ -15,11 +15,14 @@ use crate::device::SimBackend;
 use crate::disks::WipeJob;
 use crate::guest::Guest;
 use crate::host::Layout;
+use crate::job::Job;
 use crate::measure::Tally;
 use crate::observed::Observed;
 use crate::port::{Port, SimSource};
 use crate::sabotage::Sabotage;
 use crate::scenario::{ChangeKind, ScenarioError, Tenant};
+use crate::thin::{CopyJob, ThinJob};
+use crate::workload::Workload;
 
 impl<C: Contestant, P: Policy> Engine<'_, C, P> {
     pub(super) fn add_guests(&mut self) {
@@ -32,7 +35,7 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             self.watches.push(Watch::new(scenario.starvation_limit.0, turns[at]));
             start_bytes += tenant.size_bytes;
             let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
-            let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
+            let jobs = self.jobs(at, seeds.u64(..));
             let tally = Tally::with_windows(scenario.window, scenario.warmup);
             let mut guest = Guest::new(port, scenario.costs.guest, &self.path, jobs, tally, seeds.u64(..));
             guest.measure_from_ns = scenario.warmup.0;
@@ -51,6 +54,20 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
             (guest.stopped, guest.awaited) = (true, true);
             guest.port.borrow().set_live(false);
         }
+    }
+
+    /// The threads of a tenant's guest.
+    fn jobs(&self, at: usize, seed: u64) -> Vec<Box<dyn Job>> {
+        let Tenant { size_bytes, first_writes, workload, .. } = &self.scenario.tenants[at];
+        if *workload == Workload::Copy {
+            return vec![Box::new(CopyJob::new(at, *size_bytes, &self.pool, seed))];
+        }
+        let jobs = workload.jobs(*size_bytes, seed);
+        let Some(of) = *first_writes else { return jobs };
+        let thin = |(thread, job)| -> Box<dyn Job> {
+            Box::new(ThinJob::new(job, of, (at as u16, thread), &self.pool, seed ^ u64::from(thread + 1)))
+        };
+        (0..).zip(jobs).map(thin).collect()
     }
 
     pub(super) fn add_pollers(

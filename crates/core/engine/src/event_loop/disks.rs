@@ -53,6 +53,16 @@ impl<C: Contestant, P: Policy> Engine<'_, C, P> {
         tenants.iter().map(|tenant| tenant.name.as_str()).enumerate().map(place).collect()
     }
 
+    /// Threads whose copy is made, or that are to make one, go on.
+    pub(super) fn wake_threads(&mut self) {
+        loop {
+            let woken = self.pool.borrow_mut().woken.pop();
+            let Some((tenant, thread)) = woken else { return };
+            self.guests[usize::from(tenant)].ready(thread, self.now_ns, &mut self.asks);
+            self.answer(tenant);
+        }
+    }
+
     /// A tenant that comes gets its disk, where disks move. `false`: there is no room.
     pub(super) fn create(&mut self, tenant: usize) -> bool {
         let Some(disks) = &mut self.disks else { return true };

@@ -53,6 +53,8 @@ pub enum Workload {
     Idle,
     /// Overwrites what deleted disks left: the daemon's wiper, a tenant without a disk. The engine gives it its work.
     Wipe,
+    /// Copies shared pieces of thin disks: a mover of the daemon's. The engine gives it its work.
+    Copy,
 }
 
 impl Workload {
@@ -68,7 +70,7 @@ impl Workload {
             Self::Open(open) => open.jobs(disk_bytes, seed),
             Self::Webuser(webuser) => webuser.jobs(disk_bytes, seed),
             Self::Replay(replay) => replay.jobs(),
-            Self::Idle | Self::Wipe => Vec::new(),
+            Self::Idle | Self::Wipe | Self::Copy => Vec::new(),
         }
     }
 
@@ -80,7 +82,7 @@ impl Workload {
             Self::Open(open) => open.validate(disk_bytes),
             Self::Webuser(webuser) => webuser.validate(disk_bytes),
             Self::Replay(replay) => replay.validate(disk_bytes),
-            Self::Idle | Self::Wipe => Ok(()),
+            Self::Idle | Self::Wipe | Self::Copy => Ok(()),
         }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) use kinds::{
 };
 pub use reference::{SettingLine, sections};
 
+use crate::first_writes::FirstWrites;
 use crate::profile::BuiltIn;
 use crate::section::{Schema, Section, THE_TOP, bandwidth, integers, size};
 use crate::values::{
@@ -108,11 +109,11 @@ section! { "`[device]`, and what a `[[drive]]` has of it." device
         "How deleted disks are zeroed: by writes, or by the drive's own command.";
     ENCRYPTION: Word<Encryption> = "encryption", Word(ENCRYPTIONS), Is(Encryption::None), AtStart,
         "Whether new disks of the drive are encrypted, and with whose key, unless they say so themselves.";
-    POOL: Shaped<Size> = "pool", super::SIZE, Absent("no thin disks"), AtStart,
+    POOL: Shaped<Size> = "pool", super::SIZE, Absent("no thin disks"), AtOnce,
         "The part of the drive that thin disks share; it can grow, and not shrink.";
-    POOL_PIECE: Shaped<Size> = "pool_piece", PIECE, Is(Size(1 << 20)), AtStart,
-        "What a thin disk takes from the pool at a time: a power of two.";
-    POOL_OVERCOMMIT: Whole<u32> = "pool_overcommit", Whole(100, 100_000), Is(100), AtStart,
+    POOL_PIECE: Shaped<Size> = "pool_piece", PIECE, Is(Size(1 << 20)), AtOnce,
+        "What a thin disk takes from a new pool at a time: a power of two.";
+    POOL_OVERCOMMIT: Whole<u32> = "pool_overcommit", Whole(100, 100_000), Is(100), AtOnce,
         "How large all thin disks together may be, in percent of the pool.";
     MEMORY_BACKED: Flag = "memory_backed", Flag, Is(true), AtStart,
         "Whether the drive model keeps data; without, it reads as zeros.";
@@ -322,6 +323,10 @@ section! { "`[tenant.demand]`, in fio's words." demand
     RATE_IOPS: Iops = "rate_iops", Iops(1, 100_000_000, "arrivals per second, from", ""),
         Absent("as `numjobs` and `iodepth` say"), AtOnce,
         "Commands per second at random times, whatever is in flight; instead of `numjobs` and `iodepth`.";
+    FIRST_WRITES: Shaped<FirstWrites> = "first_writes",
+        Shaped("a percentage such as `2 %`, or `2 % shared`", FirstWrites::read, FirstWrites::to_string),
+        Absent("as where the disk is written in turn: `bs` over the pool's piece"), AtOnce,
+        "Of a thin disk's writes, those to pieces that it does not have yet, or shares with snapshots or clones.";
 }
 
 section! { "`[[namespace]]`." namespace

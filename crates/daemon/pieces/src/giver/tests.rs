@@ -46,7 +46,8 @@ impl World {
     fn commit(&mut self) -> (Vec<Place>, Vec<Job>) {
         let _ = self.giver.take_batch();
         let freed = self.giver.publish();
-        (freed, self.giver.jobs(&mut self.begun))
+        let Jobs { promised, others } = self.giver.jobs(&mut self.begun);
+        (freed, [promised, others].concat())
     }
 
     fn piece(&self, disk: usize, index: u32) -> Piece {
@@ -139,4 +140,81 @@ fn a_shared_piece_is_copied_once() {
     world.giver.moved(&jobs, true);
     let (freed, _) = world.commit();
     assert_eq!((lost.answer(), freed.len()), (Some(Err(DeviceError::Medium)), 3));
+}
+
+/// Room that came while the daemon runs and that nobody gets, or that holds what the drive held before.
+#[test]
+fn a_write_that_waits_gets_a_piece_of_a_pool_that_grew() {
+    let mut world = World::new(1);
+    let _ = world.ask(0, 0, Wish::Write);
+    world.commit();
+    let refused = world.ask(1, 0, Wish::Write);
+    assert_eq!((refused.answer(), world.giver.room()), (Some(Err(DeviceError::NoSpace)), RoomState::Full));
+    world.giver.extend(40..41, false);
+    assert_ne!(world.giver.room(), RoomState::Full);
+    let waits = world.ask(1, 0, Wish::Write);
+    let (_, jobs) = world.commit();
+    assert_eq!((waits.answer(), &jobs[..]), (None, &[Job { from_bytes: None, to_bytes: 40 * PIECE_BYTES }][..]));
+    // What is clean needs no wiping.
+    world.giver.extend(50..51, true);
+    assert_eq!(world.commit().1, []);
+    assert_eq!((waits.answer(), world.piece(1, 0)), (Some(Ok(())), Piece::Own(50)));
+    world.giver.moved(&jobs, true);
+    let next = world.ask(1, 1, Wish::Write);
+    world.commit();
+    assert_eq!((next.answer(), world.piece(1, 1)), (Some(Ok(())), Piece::Own(40)));
+}
+
+/// A guaranteed disk whose first write to reserved room waits for a wipe, since others took all that was wiped.
+#[test]
+fn what_is_reserved_is_wiped_and_at_hand() {
+    let mut world = World::new(6);
+    world.giver.reserve(ONE, 3).unwrap();
+    let others: Vec<_> = (0..4).map(|first| world.ask(1, first, Wish::Write)).collect();
+    world.commit();
+    assert_eq!(others.iter().filter(|asked| asked.answer() == Some(Ok(()))).count(), 3);
+    // What others give back is not clean yet: they wait for it, and take nothing of what is reserved.
+    let _ = world.ask(1, 0, Wish::Discard);
+    let (freed, _) = world.commit();
+    world.giver.release(&freed);
+    let (_, wipes) = world.commit();
+    let waits = world.ask(1, 5, Wish::Write);
+    let reserved: Vec<_> = (0..3).map(|first| world.ask(0, first, Wish::Write)).collect();
+    world.commit();
+    assert!(reserved.iter().all(|asked| asked.answer() == Some(Ok(()))));
+    assert_eq!(waits.answer(), None);
+    world.giver.moved(&wipes, true);
+    world.commit();
+    assert_eq!(waits.answer(), Some(Ok(())));
+}
+
+/// A guaranteed disk's copy that waits behind pieces to wipe and the copies of others.
+#[test]
+fn copies_of_guaranteed_disks_are_apart() {
+    let mut world = World::new(8);
+    let _ = [0, 1].map(|disk| world.ask(disk, 0, Wish::Write));
+    let _ = world.ask(1, 1, Wish::Write);
+    world.commit();
+    world.giver.share(&[(ONE, MapId(4)), (OTHER, MapId(5))]).unwrap();
+    [ONE, OTHER].into_iter().for_each(|map| world.giver.thaw(&[map]));
+    world.giver.set_promised(ONE, true);
+    let _ = world.ask(0, 3, Wish::Write);
+    let _ = world.ask(0, 3, Wish::Discard);
+    let (freed, _) = world.commit();
+    world.giver.release(&freed);
+    let _ = [0, 1].map(|disk| world.ask(disk, 0, Wish::Write));
+    let _ = world.giver.take_batch();
+    world.giver.publish();
+    let Jobs { promised, others } = world.giver.jobs(&mut world.begun);
+    assert_eq!(promised.iter().map(|job| job.from_bytes).collect::<Vec<_>>(), [Some(10 * PIECE_BYTES)]);
+    assert_eq!(others.iter().map(|job| job.from_bytes).collect::<Vec<_>>(), [Some(11 * PIECE_BYTES), None]);
+    // It is promised nothing any more.
+    world.giver.moved(&promised, true);
+    world.giver.set_promised(ONE, false);
+    world.giver.share(&[(ONE, MapId(6))]).unwrap();
+    world.giver.thaw(&[ONE]);
+    let _ = world.ask(0, 0, Wish::Write);
+    let _ = world.giver.take_batch();
+    world.giver.publish();
+    assert_eq!(world.giver.jobs(&mut world.begun).promised, []);
 }

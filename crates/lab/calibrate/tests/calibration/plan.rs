@@ -22,6 +22,7 @@ fn tenant(name: &str, class: Class, load: Load, read_share: f64, len_bytes: u64)
         read_share,
         sizes: vec![Size { len_bytes, part: 1.0 }],
         encrypted_sector_bytes: None,
+        first_writes: None,
         vcpus: 8,
     }
 }

@@ -45,6 +45,7 @@ pub fn tenant(
         vqs: vcpus,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes,
         workload,
     }

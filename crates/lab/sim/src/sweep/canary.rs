@@ -86,6 +86,7 @@ fn scenario(policy: impl Into<LabConfig>) -> Scenario {
         vqs: 4,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio::random_4k(4, 128, 100)),
     };

@@ -118,6 +118,7 @@ fn reader(name: String, terms: Terms, iodepth: u32) -> Tenant {
         vqs: 1,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: DISK_BYTES,
         workload,
     }

@@ -226,6 +226,7 @@ fn disks(scenario: &mut Scenario) {
         vqs: 1,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: scenario.drive_bytes,
         workload: Workload::Wipe,
     };
@@ -465,6 +466,7 @@ fn tenant(rng: &mut Rng, at: usize) -> Tenant {
         vqs,
         queue_priorities,
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes,
         workload,
     }

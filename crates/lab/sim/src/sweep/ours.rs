@@ -286,6 +286,7 @@ fn tenant(terms: Terms, workload: Workload) -> Tenant {
         vqs: 4,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: 1 << 30,
         workload,
     }

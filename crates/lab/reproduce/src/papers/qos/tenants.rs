@@ -47,6 +47,7 @@ fn three(policy: &str, low: Load) -> Vec<Tenant> {
         read_share: 1.0,
         sizes: vec![Size { len_bytes: BYTES.into(), part: 1.0 }],
         encrypted_sector_bytes: None,
+        first_writes: None,
         vcpus: VCPUS,
     };
     asks.map(tenant).collect()

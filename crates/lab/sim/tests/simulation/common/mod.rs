@@ -20,6 +20,7 @@ pub fn reader(class: Class, jobs: u16, iodepth: u32) -> Tenant {
         vqs: jobs,
         queue_priorities: Vec::new(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio::random_4k(jobs.into(), iodepth, 100)),
     }

@@ -72,6 +72,7 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
         read_share: f64::from(read_percent) / 100.0,
         sizes: sizes.iter().map(size).collect(),
         encrypted_sector_bytes: None,
+        first_writes: None,
         vcpus,
     };
     tenant.load = if rng.u8(..3) == 0 {
