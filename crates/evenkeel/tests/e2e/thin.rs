@@ -100,6 +100,33 @@ fn a_thin_disk_takes_room_as_it_is_written() {
     daemon.stop();
 }
 
+/// A daemon that ends as the file of its maps grows, which a thread does that may make few system calls.
+#[test]
+fn maps_outgrow_their_file() {
+    /// Pieces of which the file has the maps in a page.
+    const PAGE: u64 = 1000;
+    /// Blocks of 512 bytes in a piece of 64 KiB.
+    const PIECE: u64 = 128;
+    let home = Home::new();
+    home.configure(
+        "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+         pool = \"32MiB\"\npool_piece = \"64KiB\"\npool_overcommit = 100000\n\
+         [[tenant]]\nname = \"wide\"\nsize = \"16GiB\"\nthin = true\n",
+    );
+    let mut daemon = home.serve();
+    let data = pattern(1, 4096);
+    let mut guest = home.attach("wide");
+    (0..200).for_each(|page| guest.write(page * PAGE * PIECE, &data).unwrap());
+    listed(&home, &["disk", "snapshot", "wide@one", "--json"]);
+    drop(guest);
+    assert!(daemon.is_alive(), "{}", daemon.log());
+    drop(daemon);
+    let daemon = home.serve();
+    let mut guest = home.attach("wide");
+    assert!((0..200).all(|page| guest.read(page * PAGE * PIECE, 8).unwrap() == data));
+    daemon.stop();
+}
+
 /// A snapshot that changes with its disk, a clone that sees another one's writes, or one that is lost with a kill.
 #[test]
 fn snapshots_stay_as_they_are_and_clones_go_their_own_ways() {
