@@ -8,6 +8,7 @@
 
 mod check;
 mod fuzz;
+mod pieces;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -34,6 +35,8 @@ enum Command {
     Check(check::Options),
     /// Run each fuzz target for a while.
     Fuzz(fuzz::Options),
+    /// Play random programs over thin disks, snapshots and clones whose power fails, and check them against a model.
+    Pieces(pieces::Options),
     /// A command of `trials`, built first.
     #[command(external_subcommand)]
     Trials(Vec<OsString>),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check(options) => check::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Pieces(options) => pieces::run(&options),
         Command::Trials(arguments) => trials(&arguments),
     };
     match result {
@@ -80,6 +84,7 @@ mod tests {
             "check --json",
             "fuzz --seconds 300 --target registers",
             "fuzz --seconds 1800 --jobs 2 --minimise",
+            "pieces --programs 100000 --seed 7",
         ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).expect_err("an error"));
         }
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn bad_options_end_with_2() {
-        for line in ["", "check --fast", "fuzz --target", "fuzz --jobs 0"] {
+        for line in ["", "check --fast", "fuzz --target", "fuzz --jobs 0", "pieces --programs 0"] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}: {error}");
         }

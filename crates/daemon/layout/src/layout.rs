@@ -173,6 +173,9 @@ impl Layout {
         self.wiping.clear();
         self.noise.clear();
         self.clean = self.free();
+        if let Some(pool) = &mut self.pool {
+            pool.clean = pool.extents.clone();
+        }
     }
 
     /// Gives a tenant `bytes` more, right behind its disk where that is free, or else in up to 16 other places. It has

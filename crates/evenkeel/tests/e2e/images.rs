@@ -29,7 +29,7 @@ fn raw_image(home: &Home) -> Vec<u8> {
 }
 
 /// All of a disk, as its guest sees it.
-fn read(home: &Home, name: &str) -> Vec<u8> {
+pub fn read(home: &Home, name: &str) -> Vec<u8> {
     let mut guest = home.attach(name);
     let count = MIB as u32 / guest.ns.block_bytes;
     (0..guest.ns.size_bytes() / MIB).flat_map(|at| guest.read(at * u64::from(count), count).unwrap()).collect()

@@ -9,6 +9,7 @@ mod files;
 mod four_drives;
 mod history;
 mod idle;
+mod images;
 mod initiator;
 mod keys;
 mod online;
@@ -150,7 +151,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 21] = [
+    let parts: [(&str, Part); 26] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("beside SPDK's targets", spdk_targets::throughput),
@@ -172,6 +173,11 @@ pub fn run(options: &Options) -> Result<()> {
         ("tracing a tenant", history::tracing),
         ("a trace replayed", history::replay),
         ("keys", keys::measure),
+        ("images: thin disks beside thick ones", images::thin::beside_thick),
+        ("images: a promise beside first writes", images::thin::promise_beside_first_writes),
+        ("images: first writes", images::thin::first_writes),
+        ("images: clones", images::clones::of_one_template),
+        ("images: import", images::import::from_qcow2),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

@@ -138,6 +138,11 @@ impl ScratchDrive {
         Ok(made)
     }
 
+    /// Where it is; gone with it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     fn path(&self) -> &Path {
         self.loop_device.as_ref().unwrap_or(&self.file)
     }

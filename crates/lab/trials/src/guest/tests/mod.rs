@@ -2,6 +2,7 @@
 //! the drives.
 
 mod assigned;
+mod clones;
 mod commands;
 mod crash;
 mod data;
@@ -112,6 +113,7 @@ pub const ALL: &[Test] = &[
     full("ublk-without-the-driver", ublk::no_driver),
     full("encrypted-block-devices", encrypted::block_devices),
     daily("thin-block-devices", thin::block_devices),
+    full("clones-boot-debian", clones::boot_debian),
     full("vm-container-and-process", hybrid::three_at_once),
     full("foreign-pin-interrupts", foreign::pin_interrupts),
     full("foreign-drives-without-identity", foreign::drives_without_identity),

@@ -1,4 +1,5 @@
-//! A guest whose own daemon makes thin block devices: file systems over snapshots, clones, kills and a rollback.
+//! A guest whose own daemon makes thin block devices: an import, and file systems over snapshots, clones, kills and a
+//! rollback.
 
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ fn use_disks(guest: &mut Guest) -> Result<()> {
     let fill = "dd if=/dev/urandom of=/mnt/file bs=1M count=8 && mkdir /mnt/more && cp /mnt/file /mnt/more && \
                 (cd /mnt && sha256sum file more/file >/run/sums) && sync";
     guest.run_within(fill, LIMIT)?;
+    import(guest)?;
     guest.ask_daemon("disk snapshot data@before")?;
     guest.run_within("rm -r /mnt/more && dd if=/dev/urandom of=/mnt/file bs=1M count=8 && sync", LIMIT)?;
 
@@ -63,6 +65,14 @@ fn use_disks(guest: &mut Guest) -> Result<()> {
     let told = guest.end_daemon("TERM")?;
     ensure!(told.code == 0 && !told.text.contains("panicked"), "{told:?}");
     Ok(())
+}
+
+/// An image goes into a new disk through its block device.
+fn import(guest: &mut Guest) -> Result<()> {
+    guest.run("cp /mnt/file /run/image")?;
+    guest.ask_daemon("disk create made --from /run/image --thin --frontend ublk")?;
+    guest.run_within("cmp /run/image /dev/evenkeel/made && rm /run/image", LIMIT).context("the import")?;
+    guest.ask_daemon("disk delete made --yes").map(drop)
 }
 
 /// Bytes of the pool that the disk has.
