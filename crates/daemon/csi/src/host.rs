@@ -7,6 +7,9 @@ use api::Disk;
 
 /// The host that volumes are mounted on. Another one than [`crate::Linux`] is for tests.
 pub trait Host: Send + Sync + 'static {
+    /// Whether disks can have block devices here.
+    fn has_devices(&self) -> bool;
+
     /// The block device of a disk, such as `/dev/ublkb0`.
     ///
     /// # Errors

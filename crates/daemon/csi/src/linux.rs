@@ -16,6 +16,8 @@ use crate::host::{Content, FileSystem, Host, Mount, Usage};
 const NOTHING_FOUND: i32 = 2;
 /// Exit status of `blkid` where it finds several things that exclude each other.
 const AMBIVALENT: i32 = 8;
+/// What the kernel's driver ublk is asked by.
+const CONTROL: &str = "/dev/ublk-control";
 /// A program's own words, as far as they go into a status: gRPC keeps them in a header.
 const MAX_WORDS_LEN: usize = 500;
 
@@ -24,6 +26,10 @@ const MAX_WORDS_LEN: usize = 500;
 pub struct Linux;
 
 impl Host for Linux {
+    fn has_devices(&self) -> bool {
+        Path::new(CONTROL).exists()
+    }
+
     /// Follows the disk's link. The daemon makes the link and must not be able to name another drive of the host: only
     /// a device of the driver ublk is found.
     fn device(&self, disk: &Disk) -> io::Result<PathBuf> {

@@ -24,6 +24,9 @@ pub fn get(parts: &Parts, request: &GetCapacityRequest) -> Result<GetCapacityRes
     if request.accessible_topology.as_ref().is_some_and(|place| !capabilities::is_here(place, node)) {
         return Ok(nowhere);
     }
+    if !parts.host.has_devices() {
+        return Ok(nowhere);
+    }
     if !request.volume_capabilities.is_empty() && capabilities::check(&request.volume_capabilities).is_err() {
         return Ok(nowhere);
     }

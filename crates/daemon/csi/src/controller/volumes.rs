@@ -28,6 +28,11 @@ pub fn create(parts: &Parts, name: &str, request: CreateVolumeRequest) -> Result
     if !capabilities::may_be_here(request.accessibility_requirements.as_ref(), node) {
         return Err(Status::resource_exhausted(format!("this is node {node:?}, where the volume can't be")));
     }
+    if !parts.host.has_devices() {
+        let words =
+            "the kernel of this node lacks the driver ublk; load it (`modprobe ublk_drv`), and start the daemon";
+        return Err(Status::resource_exhausted(words));
+    }
     let source = source(request.volume_content_source.as_ref())?;
     spec.name = name.to_owned();
     spec.frontend = Some(parts.settings.frontend.clone());

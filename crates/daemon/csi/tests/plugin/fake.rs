@@ -23,6 +23,7 @@ pub struct Device {
 struct State {
     devices: BTreeMap<PathBuf, Device>,
     mounts: Vec<Mount>,
+    lacks_devices: bool,
 }
 
 /// The host, to give away and to look at.
@@ -32,6 +33,13 @@ pub struct Fake(Arc<Mutex<State>>);
 impl Fake {
     pub fn device_of(&self, disk: &str) -> Device {
         self.with(|state| state.devices.get(&node(disk)).copied().unwrap_or_default())
+    }
+
+    /// As a host whose kernel lacks the driver ublk.
+    pub fn without_devices() -> Self {
+        let host = Self::default();
+        host.with(|state| state.lacks_devices = true);
+        host
     }
 
     pub fn mount_count(&self) -> usize {
@@ -57,6 +65,10 @@ fn node(disk: &str) -> PathBuf {
 }
 
 impl Host for Fake {
+    fn has_devices(&self) -> bool {
+        self.with(|state| !state.lacks_devices)
+    }
+
     fn device(&self, disk: &Disk) -> io::Result<PathBuf> {
         let node = node(&disk.name);
         self.with(|state| state.devices.entry(node.clone()).or_default().bytes = disk.size_bytes);

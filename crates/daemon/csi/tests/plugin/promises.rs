@@ -45,6 +45,18 @@ fn a_node_has_room_until_a_promise_would_not_hold() {
     assert_eq!(daemon.rest().disks().unwrap().len(), made);
 }
 
+/// Only here: pods are sent to a node whose kernel has no block devices for them.
+#[test]
+fn a_node_without_the_driver_has_no_room() {
+    let Some(daemon) = Daemon::start() else { return };
+    let plugin = daemon.plugin(&Fake::without_devices());
+    let told = block_on(plugin.get_capacity(Request::new(GetCapacityRequest::default()))).unwrap().into_inner();
+    assert_eq!(told.available_capacity, 0);
+    let refused = create(&plugin, new_volume("pvc-a", &class(&[]))).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(daemon.rest().disks().unwrap().is_empty());
+}
+
 /// Only here: a change that may fit later is given up, or one that can't ever be is tried for ever.
 #[test]
 fn a_promise_changes_if_it_fits() {

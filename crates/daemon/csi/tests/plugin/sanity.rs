@@ -50,8 +50,9 @@ fn program() -> Option<PathBuf> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sanity");
     let pinned = fs::read_to_string(module.join("go.mod")).unwrap();
     let version = pinned.lines().find_map(|line| line.trim().strip_prefix("github.com/kubernetes-csi/csi-test/v5 "));
+    let version = version.and_then(|version| version.split(' ').next()).unwrap();
     let home = PathBuf::from(env::var_os("HOME")?);
-    let program = home.join(".cache/evenkeel").join(format!("csi-sanity-{}", version.unwrap()));
+    let program = home.join(".cache/evenkeel").join(format!("csi-sanity-{version}"));
     if program.exists() {
         return Some(program);
     }
