@@ -86,11 +86,12 @@ impl Host for Linux {
     }
 
     fn bind(&self, source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
-        run(Command::new("mount").args(["--bind", "--"]).arg(source).arg(target))?;
+        run(Command::new("mount").args(["-o", "bind", "--"]).arg(source).arg(target))?;
         if !read_only {
             return Ok(());
         }
-        let locked = run(Command::new("mount").args(["-o", "remount,bind,ro", "--"]).arg(target));
+        // With both paths, no file of the host is asked for options.
+        let locked = run(Command::new("mount").args(["-o", "remount,bind,ro", "--"]).arg(source).arg(target));
         // A pod must not write to it meanwhile.
         locked.or_else(|error| self.unmount(target).and(Err(error)))
     }

@@ -94,7 +94,7 @@ pub fn expand(parts: &Parts, request: &NodeExpandVolumeRequest) -> Result<NodeEx
     let words = |error| Status::internal(format!("{} can't be asked its size: {error}", device.display()));
     let bytes = parts.host.device_bytes(&device).map_err(words)?;
     if sizes.least.is_some_and(|least| bytes < least) {
-        let words = "the kernel shows the disk's new size once no pod uses the volume (Linux before 6.16)";
+        let words = "the kernel keeps the device's size until the daemon starts while no pod uses the volume";
         return Err(Status::failed_precondition(words));
     }
     // A raw block volume has none of ours.

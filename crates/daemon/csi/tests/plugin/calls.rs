@@ -67,10 +67,15 @@ impl OnNode<'_> {
     }
 
     fn stage(&self) -> Result<(), Code> {
+        self.stage_with(&[])
+    }
+
+    fn stage_with(&self, secrets: &[(&str, &str)]) -> Result<(), Code> {
         let request = NodeStageVolumeRequest {
             volume_id: self.id.to_owned(),
             staging_target_path: self.path("staged"),
             volume_capability: Some(self.capability.clone()),
+            secrets: class(secrets),
             ..NodeStageVolumeRequest::default()
         };
         block_on(self.plugin.node_stage_volume(Request::new(request))).map(|_| ()).map_err(|status| status.code())
@@ -202,6 +207,36 @@ fn a_killed_daemon_and_a_new_plugin_go_on() {
     volume.stage().unwrap();
     volume.publish("pod-2", false).unwrap();
     assert_eq!((host.mount_count(), host.device_of("pvc-a").formats), (2, 1));
+}
+
+/// Only here: a tenant's volume is served without its key, or the key is in a message that is logged.
+#[test]
+fn a_secret_opens_an_encrypted_volume() {
+    let Some(mut daemon) = Daemon::start() else { return };
+    let plugin = daemon.plugin(&Fake::default());
+    create(&plugin, new_volume("pvc-a", &class(&[("encryption", "tenant")]))).unwrap();
+    let capability = capability(Mode::SingleNodeWriter, Some("ext4"));
+    let home = daemon.home.path().to_owned();
+    let volume = OnNode { plugin: &plugin, id: "pvc-a", home: &home, capability };
+    let key = "0123456789abcdef".repeat(4) + &"fedcba9876543210".repeat(4);
+    let other = key.replace('f', "e");
+    assert_eq!(volume.stage(), Err(Code::FailedPrecondition), "no key");
+    assert_eq!(volume.stage_with(&[("key", "short")]), Err(Code::FailedPrecondition));
+    volume.stage_with(&[("key", &key)]).unwrap();
+    volume.unstage().unwrap();
+    daemon.kill();
+    daemon.start_again();
+    let request = NodeStageVolumeRequest {
+        volume_id: "pvc-a".to_owned(),
+        staging_target_path: home.join("staged").display().to_string(),
+        volume_capability: Some(volume.capability.clone()),
+        secrets: class(&[("key", &other)]),
+        ..NodeStageVolumeRequest::default()
+    };
+    let refused = block_on(plugin.node_stage_volume(Request::new(request))).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(!refused.message().contains(&other), "{}", refused.message());
+    volume.stage_with(&[("key", &key)]).unwrap();
 }
 
 /// Only here: a disk that Kubernetes did not make is deleted, a snapshot goes with its volume, or stays after a clone.
