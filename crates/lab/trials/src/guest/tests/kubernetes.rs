@@ -1,6 +1,6 @@
 //! The plugin for Kubernetes on block devices of the kernel's, with file systems and mounts as a node has them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -39,7 +39,7 @@ pub fn sanity(lab: &mut Lab) -> Result<()> {
 fn sanity_program() -> Option<PathBuf> {
     let named = std::env::var_os("CSI_SANITY").map(PathBuf::from);
     let cache = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/evenkeel"));
-    let built = || cache()?.read_dir().ok()?.filter_map(|it| Some(it.ok()?.path())).find(is_sanity);
+    let built = || cache()?.read_dir().ok()?.filter_map(|it| Some(it.ok()?.path())).find(|path| is_sanity(path));
     let found = named.or_else(built);
     if found.is_none() {
         println!("skipped: no csi-sanity is built; `cargo test -p csi` does, where there is Go");
@@ -47,7 +47,7 @@ fn sanity_program() -> Option<PathBuf> {
     found
 }
 
-fn is_sanity(path: &PathBuf) -> bool {
+fn is_sanity(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("csi-sanity-"))
 }
 
