@@ -300,7 +300,8 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
         return fs::canonicalize(&path).with_context(|| format!("EVENKEEL_BIN: {}", Path::new(&path).display()));
     }
-    let folder = build(profile, &["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
+    let packages = ["evenkeel", "evenkeeld", "keeper", "csi"];
+    let folder = build(profile, &packages.map(|package| ["--package", package]).concat())?;
     fs::canonicalize(folder.join("evenkeel")).context("the binary that cargo built")
 }
 

@@ -16,6 +16,7 @@ mod hotplug;
 mod hybrid;
 mod image_disks;
 mod images;
+mod kubernetes;
 mod namespaces;
 mod nvme_commands;
 mod nvme_drive;
@@ -56,7 +57,7 @@ const fn full(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// Tests beyond the daily ones that a change calls for: paths from the repository's root, and parts of tests' names.
-pub const BY_PATH: [(&[&str], &[&str]); 12] = [
+pub const BY_PATH: [(&[&str], &[&str]); 13] = [
     (&["packaging/", "crates/evenkeel/Cargo.toml", "crates/lab/trials/src/package.rs"], &["package-", "recipe-"]),
     (&["docs/recipes/"], &["recipe-"]),
     (&["packaging/evenkeel-storage-provider", "crates/evenkeel/src/storage_provider/"], &["volumes-"]),
@@ -66,6 +67,7 @@ pub const BY_PATH: [(&[&str], &[&str]); 12] = [
     ),
     (&["crates/daemon/keeper/"], &["-killed"]),
     (&["crates/frontends/ublk/"], &["ublk-"]),
+    (&["crates/daemon/csi/"], &["kubernetes-"]),
     (&["crates/backends/cipher/", "crates/daemon/keys/"], &["encrypted-"]),
     (&["crates/daemon/pieces/", "crates/daemon/runtime/src/pieces.rs"], &["thin-"]),
     (
@@ -111,6 +113,7 @@ pub const ALL: &[Test] = &[
     full("drives-have-virtual-functions", drives::virtual_functions),
     daily("ublk-block-devices", ublk::block_devices),
     full("ublk-without-the-driver", ublk::no_driver),
+    full("kubernetes-csi-sanity", kubernetes::sanity),
     full("encrypted-block-devices", encrypted::block_devices),
     daily("thin-block-devices", thin::block_devices),
     full("clones-boot-debian", clones::boot_debian),
