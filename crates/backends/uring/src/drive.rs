@@ -196,7 +196,7 @@ impl UringDrive {
         Ok(Self { opened: Arc::new(Self::examine(path, kind, file, None)?) })
     }
 
-    /// Files that are open for reading and writing, or only for reading, each in a [window](WINDOW_BYTES) of the drive's
+    /// Files that are open for reading, and maybe for writing, each in a [window](WINDOW_BYTES) of the drive's
     /// addresses: the first one, and the following ones. `None`: the window is empty.
     ///
     /// # Errors

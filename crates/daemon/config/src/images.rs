@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
-use layout::Layout;
 use toml::Spanned;
 
 use crate::TENANTS_MAX;
@@ -101,45 +100,34 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
     }
 }
 
-impl Config {
-    /// Size of a drive that is no file and no device.
-    pub(crate) fn size_of_no_file(&self) -> u64 {
-        match self.device.backend {
-            Backend::Directory { .. } => ADDRESS_BYTES,
-            _ => self.device.size.unwrap_or_default().0,
-        }
+/// Size of a drive that is no file and no device.
+pub(crate) fn size_of_no_file(config: &Config) -> u64 {
+    match config.device.backend {
+        Backend::Directory { .. } => ADDRESS_BYTES,
+        _ => config.device.size.unwrap_or_default().0,
     }
+}
 
-    /// Size of the drive, and how much of it is free, as an operator sees it.
-    pub fn room(&self, layout: &Layout) -> (u64, u64) {
-        match self.device.backend {
-            Backend::Directory { .. } => (self.tenants.iter().map(|tenant| tenant.size.0).sum(), 0),
-            _ => (layout.device().size_bytes, layout.free_bytes()),
+/// Looks for a drive's directory and its images. `false`: something is wrong with them.
+pub(crate) fn look(config: &Config, sink: &mut Sink<'_>, directory: &Path) -> bool {
+    const REMEDY: &str = "check the path and its modes";
+    let wrong = match directory.metadata() {
+        Ok(metadata) if metadata.is_dir() => None,
+        Ok(_) => Some((format!("{} is no directory", directory.display()), "give the one that the images are in")),
+        Err(error) => Some((format!("can't look at {}: {error}", directory.display()), REMEDY)),
+    };
+    if let Some((what, remedy)) = wrong {
+        sink.maybe_at(config.marks.path.as_ref(), what, remedy);
+        return false;
+    }
+    let mut is_good = true;
+    for tenant in &config.tenants {
+        let images = tenant.image.iter().flat_map(|image| image.backing.iter().chain([&image.path]));
+        for (image, error) in images.filter_map(|image| Some((image, image.metadata().err()?))) {
+            let what = format!("can't look at the image {}: {error}", image.display());
+            sink.maybe_at(tenant.marks.image.as_ref(), what, REMEDY);
+            is_good = false;
         }
     }
-
-    /// Looks for a drive's directory and its images. `false`: something is wrong with them.
-    pub(crate) fn check_directory(&self, sink: &mut Sink<'_>, directory: &Path) -> bool {
-        const REMEDY: &str = "check the path and its modes";
-        let mark = self.marks.path.as_ref();
-        let wrong = match directory.metadata() {
-            Ok(metadata) if metadata.is_dir() => None,
-            Ok(_) => Some((format!("{} is no directory", directory.display()), "give the one that the images are in")),
-            Err(error) => Some((format!("can't look at {}: {error}", directory.display()), REMEDY)),
-        };
-        if let Some((what, remedy)) = wrong {
-            sink.maybe_at(mark, what, remedy);
-            return false;
-        }
-        let mut is_good = true;
-        for tenant in &self.tenants {
-            let images = tenant.image.iter().flat_map(|image| image.backing.iter().chain([&image.path]));
-            for (image, error) in images.filter_map(|image| Some((image, image.metadata().err()?))) {
-                let what = format!("can't look at the image {}: {error}", image.display());
-                sink.maybe_at(tenant.marks.image.as_ref(), what, REMEDY);
-                is_good = false;
-            }
-        }
-        is_good
-    }
+    is_good
 }

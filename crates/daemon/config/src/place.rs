@@ -147,6 +147,14 @@ impl Config {
         Problem { place: None, what, remedy: remedy.to_owned() }
     }
 
+    /// Size of the drive, and how much of it is free, as an operator sees it.
+    pub fn room(&self, layout: &Layout) -> (u64, u64) {
+        match self.device.backend {
+            Backend::Directory { .. } => (self.tenants.iter().map(|tenant| tenant.size.0).sum(), 0),
+            _ => (layout.device().size_bytes, layout.free_bytes()),
+        }
+    }
+
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
     pub fn layout_path(&self, device: &DeviceIdentity) -> Option<PathBuf> {
         match &self.device.backend {

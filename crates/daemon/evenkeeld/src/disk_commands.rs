@@ -385,7 +385,7 @@ impl ServedDrive {
         let live = self.tenants.get(&id).ok_or_else(|| DiskError::no_such_disk(name))?;
         let before = live.tenant.clone();
         if tenant.size != before.size {
-            self.refuse_image_to_grow(name)?;
+            self.images.refuse_to_grow(name)?;
         }
         let before_terms = before.terms;
         let is_remade = self.is_remade(id, tenant, config, reached);

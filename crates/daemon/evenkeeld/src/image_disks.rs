@@ -1,26 +1,30 @@
 //! Disks that are images in a drive's directory.
 //!
-//! They are opened at the start, before rights are dropped. Their files say where their data is, so the layout of such a
-//! drive is kept nowhere.
+//! They are opened at the start, before rights are dropped. Their files say where their data is, so the layout of such
+//! a drive is kept nowhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use api::{DiskError, EventKind, Reason};
-use client_socket::Level;
+use api::{DiskError, Reason};
 use config::Tenant;
-use runtime::happening::Happening;
-use runtime::image_disk::Wish;
+use io_model::PieceMap;
+use runtime::happening::{Happening, Teller};
+use runtime::image_disk::{ImageDisk, OpenedImage, Wish};
 
-use crate::served_drive::ServedDrive;
+/// A drive's disks that are images, by name.
+#[derive(Default)]
+pub(crate) struct ImageDisks(BTreeMap<String, ImageDisk>);
 
-impl ServedDrive {
+impl ImageDisks {
     /// Starts what changes images. Comes before any disk is served.
     ///
     /// # Errors
     /// An image's tables can't be read.
-    pub(crate) fn start_images(&mut self) -> Result<()> {
-        for image in self.pollers.take_images() {
-            let (name, teller) = (image.tenant.clone(), self.teller.clone());
-            let of_disk = name.clone();
+    pub fn start(&mut self, images: Vec<OpenedImage>, teller: &Teller) -> Result<()> {
+        for image in images {
+            let (name, of_disk, teller) = (image.tenant.clone(), image.tenant.clone(), teller.clone());
             let started = image.start(move |wish| {
                 teller.tell(match wish {
                     Wish::Quiet(witness) => Happening::Quiet(witness),
@@ -28,15 +32,20 @@ impl ServedDrive {
                 });
             });
             let started = started.with_context(|| format!("tenant {name}: its image can't be read"))?;
-            self.images.insert(name, started);
+            self.0.insert(name, started);
         }
         Ok(())
     }
 
+    /// What pollers read of a disk. `None`: it is no image.
+    pub fn map(&self, name: &str) -> Option<Arc<PieceMap>> {
+        self.0.get(name).map(ImageDisk::map)
+    }
+
     /// # Errors
     /// The disk is an image that was not opened at the start.
-    pub(crate) fn refuse_unopened_image(&self, tenant: &Tenant) -> Result<()> {
-        if tenant.image.is_none() || self.images.contains_key(&tenant.name) {
+    pub fn refuse_unopened(&self, tenant: &Tenant) -> Result<()> {
+        if tenant.image.is_none() || self.0.contains_key(&tenant.name) {
             return Ok(());
         }
         let title = format!("disk {:?} is an image, and images are opened when the daemon starts", tenant.name);
@@ -45,8 +54,8 @@ impl ServedDrive {
 
     /// # Errors
     /// The disk is an image, which has its own size.
-    pub(crate) fn refuse_image_to_grow(&self, name: &str) -> Result<(), DiskError> {
-        if !self.images.contains_key(name) {
+    pub fn refuse_to_grow(&self, name: &str) -> Result<(), DiskError> {
+        if !self.0.contains_key(name) {
             return Ok(());
         }
         let title = format!("disk {name:?} is an image, and its size is the image's");
@@ -54,15 +63,8 @@ impl ServedDrive {
         Err(DiskError::new(Reason::NotServable, title, remedy))
     }
 
-    /// The image of a disk can't be changed.
-    pub(crate) fn image_fails(&self, name: &str, why: &str) {
-        let line = format!("{name}: its image can't be changed: {why}; commands that need new clusters fail");
-        (self.around.sink)(Level::Warn.of_tenant(name), &line);
-        self.events.tell(EventKind::DriveFailing, Some(name), Some(line));
-    }
-
     /// The daemon ends, and no poller is left.
-    pub(crate) fn close_images(&mut self) {
-        std::mem::take(&mut self.images).into_values().for_each(runtime::image_disk::ImageDisk::stop);
+    pub fn stop(&mut self) {
+        std::mem::take(&mut self.0).into_values().for_each(ImageDisk::stop);
     }
 }

@@ -260,7 +260,7 @@ impl Owner {
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         part_with(servers);
         self.drives.values_mut().for_each(ServedDrive::close_pool);
-        self.drives.values_mut().for_each(ServedDrive::close_images);
+        self.drives.values_mut().for_each(|drive| drive.images.stop());
         // What was in flight is counted by now.
         self.observer.record_last(tenants);
         lost

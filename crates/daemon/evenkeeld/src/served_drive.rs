@@ -25,6 +25,7 @@ use observe::clock::Clock;
 
 use crate::disk_keys::DiskKeys;
 use crate::error_texts::not_durable;
+use crate::image_disks::ImageDisks;
 use crate::log;
 use crate::namespaces::Then;
 use crate::reencryption_state::Reencryptions;
@@ -39,7 +40,6 @@ use runtime::command::{Command, Handle};
 use runtime::front_end::{Fitted, Making, OwnPromise, Reached, ServedAt, fit};
 use runtime::group_ids::GroupIds;
 use runtime::happening::{DriveId, Happening, Teller};
-use runtime::image_disk::ImageDisk;
 use runtime::poller_thread::Message;
 use runtime::pollers::{Part, PollerId, PollerThreads, Pollers};
 use runtime::zeroer::Zeroing;
@@ -115,8 +115,7 @@ pub struct ServedDrive {
     /// What thin disks share, if the drive has a pool.
     pub(crate) pool: Option<ThinPool>,
     pub(crate) snapshots: Snapshots,
-    /// Disks that are images, by name.
-    pub(crate) images: BTreeMap<String, ImageDisk>,
+    pub(crate) images: ImageDisks,
     /// Of encrypted disks, by name: what keeps commands away from a part of each.
     pub(crate) held: BTreeMap<String, Arc<HeldRange>>,
     pub(crate) foresight: Arc<Foresight>,
@@ -158,7 +157,7 @@ impl ServedDrive {
             reencryptions: Reencryptions::default(),
             pool: None,
             snapshots: Snapshots::default(),
-            images: BTreeMap::new(),
+            images: ImageDisks::default(),
             held: BTreeMap::new(),
             forecasts: forecasts.clone(),
             groups,
@@ -200,7 +199,7 @@ impl ServedDrive {
         self.read_changes();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         self.open_pool()?;
-        self.start_images()?;
+        self.images.start(self.pollers.take_images(), &self.teller)?;
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
             self.begin_to_add(id, tenant.clone(), &config, parts).map(|()| id)
@@ -241,6 +240,12 @@ impl ServedDrive {
             // Pollers that sleep are to let go of it too: it can't be taken away before.
             self.pollers.tell_behaviour(self.state.config());
         }
+    }
+
+    fn image_fails(&self, name: &str, why: &str) {
+        let line = format!("{name}: its image can't be changed: {why}; commands that need new clusters fail");
+        (self.around.sink)(Level::Warn.of_tenant(name), &line);
+        self.events.tell(EventKind::DriveFailing, Some(name), Some(line));
     }
 
     /// The file's view of this drive, with the disks that were made since.
@@ -317,7 +322,7 @@ impl ServedDrive {
     /// Where a disk lies, and what keeps its guests away from a part of it while that is re-encrypted.
     pub(crate) fn extents(&self, placement: &Placement) -> Extents {
         let map = placement.thin.as_ref().and_then(|thin| self.pool.as_ref()?.table(thin.map));
-        let map = map.or_else(|| self.images.get(&placement.name).map(ImageDisk::map));
+        let map = map.or_else(|| self.images.map(&placement.name));
         let lies = map.map_or_else(|| placement.to_look_up(), Extents::thin);
         lies.with_held(self.held.get(&placement.name).cloned())
     }
@@ -399,7 +404,7 @@ impl ServedDrive {
     /// Makes a tenant's front end, and sends its queues to their pollers.
     fn begin_to_add(&mut self, id: TenantId, tenant: Tenant, config: &Config, parts: Vec<Part>) -> Result<()> {
         self.open_map(&tenant)?;
-        self.refuse_unopened_image(&tenant)?;
+        self.images.refuse_unopened(&tenant)?;
         let promise = Arc::<OwnPromise>::default();
         let made = self.fit(id, &tenant, &parts, &promise).with_context(|| format!("tenant {}", tenant.name));
         let Fitted { parts: front_ends, serve } = made.inspect_err(|_| self.pollers.close_unused(config))?;

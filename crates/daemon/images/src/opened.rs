@@ -71,7 +71,7 @@ impl Opened {
         opened().map_err(|fault| fault.of(path))
     }
 
-    /// The same file, for its tables. What moves a disk's data has a description of its own, which may bypass the cache.
+    /// The file again, for its tables. What moves a disk's data has another description, which may bypass the cache.
     /// Each write is durable when it ends: so tables come after what they refer to.
     pub fn for_tables(&self, what_for: Use) -> io::Result<File> {
         let again = || format!("/proc/self/fd/{}", self.file.as_raw_fd());

@@ -225,7 +225,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The cluster that follows another one after so many.
+    /// The cluster that follows another one, `after` clusters later.
     fn piece(&self, cluster: Cluster, after: u32) -> Piece {
         let cluster_bytes = self.image.cluster_bytes();
         let number = |file: usize, at: u64| {

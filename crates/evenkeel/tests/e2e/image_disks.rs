@@ -1,4 +1,4 @@
-//! Disks that are qcow2 files: what a guest reads and writes, what other programs then read, and images that are refused.
+//! Disks that are qcow2 files: what a guest reads and writes, what other programs then read, and refused images.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,8 @@ const CLUSTER: u64 = 128;
 
 const FILE: &str = "[[drive]]\nname = \"images\"\nbackend = \"directory\"\npath = \"HOST\"\n\
                     [[tenant]]\nname = \"vm\"\nsize = \"8MiB\"\nimage = \"vm.qcow2\"\n\
-                    [[tenant]]\nname = \"other\"\nsize = \"8MiB\"\nimage = \"other.qcow2\"\nfrontend = \"vhost-user-blk\"\n";
+                    [[tenant]]\nname = \"other\"\nsize = \"8MiB\"\nimage = \"other.qcow2\"\n\
+                    frontend = \"vhost-user-blk\"\n";
 
 /// Of the tenant "vm", if it builds on a file.
 const BASED: &str = "\"vm.qcow2\"\nimage_backing = [\"base.img\"]\n";

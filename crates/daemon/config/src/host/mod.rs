@@ -44,6 +44,7 @@ pub use self::nodes::Node;
 pub use self::nvme::{Survey, layout_of_nvme};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
+use crate::images;
 use crate::problem::{ConfigErrors, Problem, Sink};
 
 /// How often, and after which pause, a drive that is claimed is tried again: one second in all.
@@ -156,11 +157,11 @@ impl Config {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
             Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
-            Backend::Directory { path } if !self.check_directory(&mut sink, path) => None,
+            Backend::Directory { path } if !images::look(self, &mut sink, path) => None,
             Backend::Directory { .. } | Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: path.map_or_else(|| PathBuf::from(self.device.backend.name()), Path::to_owned),
                 marks: ImageMarks::default(),
-                len_bytes: self.size_of_no_file(),
+                len_bytes: images::size_of_no_file(self),
                 to_create: false,
                 content: None,
                 block_bytes: None,
@@ -274,7 +275,7 @@ impl Config {
 
     /// What is there of a drive that has no file.
     pub(crate) fn of_no_file(&self) -> HostReport {
-        let size_bytes = self.size_of_no_file();
+        let size_bytes = images::size_of_no_file(self);
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
         HostReport::of(device)
     }

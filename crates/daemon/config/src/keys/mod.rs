@@ -91,7 +91,7 @@ section! { "`[keys]`." host_keys
 
 section! { "`[device]`, and what a `[[drive]]` has of it." device
     BACKEND: Word<BackendWord> = "backend", Word(BACKENDS), Needed, AtStart,
-        "A file, a block device, an NVMe drive without the kernel, a directory of images, memory, nothing, or the drive \
+        "A file, a block device, an NVMe drive without the kernel, a directory of images, memory, nothing, or a drive \
          model.";
     PATH: Shaped<PathBuf> = "path", super::PATH, Absent("needed by `file`, `block` and `directory`"), AtStart,
         "The file, block device or directory.";
