@@ -163,3 +163,39 @@ fn nobody_else_has_a_disk_that_is_open() {
     drop(files);
     rig.open();
 }
+
+/// An image that passes the checks and then makes the daemon panic, hang, or change what is not the image's.
+#[test]
+fn damaged_images_are_refused_or_used_without_a_panic() {
+    let mut rig = Rig::new(7);
+    let mut disk = rig.open();
+    (0..12).for_each(|_| rig.change(&mut disk, true));
+    drop(disk);
+    let sound = fs::read(rig.path()).unwrap();
+    let mut random = fastrand::Rng::with_seed(11);
+    let (mut used, mut refused) = (0, 0);
+    for _ in 0..60 {
+        let mut image = sound.clone();
+        for _ in 0..random.usize(1..3) {
+            // The header, or a table: they are where something else than data is.
+            let cluster = random.usize(..8) * CLUSTER;
+            let at = cluster + if cluster == 0 { random.usize(..112) } else { random.usize(..512) };
+            image[at] = random.u8(..);
+        }
+        fs::write(rig.path(), &image).unwrap();
+        let Ok(mut disk) = DiskImage::open(&rig.path(), &[]) else {
+            refused += 1;
+            continue;
+        };
+        used += 1;
+        let clusters = disk.clusters().min(64);
+        for _ in 0..4 {
+            let first = random.u32(..clusters);
+            let _ = disk.find(first);
+            let _ = disk.allocate(first, 1);
+            let _ = disk.flush();
+            let _ = disk.discard(first, 1);
+        }
+    }
+    assert!(used > 0 && refused > 0, "{used} used, {refused} refused");
+}
