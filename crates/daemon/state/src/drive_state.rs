@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use api::{DiskError, Reason};
-use config::{Config, Namespace};
+use config::{Backend, Config, Namespace};
 use io_model::TenantId;
 use keys::StoredKey;
 use layout::{Layout, Placement, Sanitize, Wanted, WantedPool, WipeMethod, Wiping};
@@ -378,8 +378,13 @@ impl DriveState {
         let detached = self.detached_sections(|tenant| tenant != name);
         // Where nothing is zeroed later, noise would reach the next disk.
         let wipe = wipe.or((!self.facts.can_zero).then_some(WipeMethod::Zeros));
+        let is_image = matches!(self.config.device.backend, Backend::Directory { .. });
         let layout = self.layout_mut().ok_or_else(broken)?;
-        layout.release(name, wipe);
+        match is_image {
+            // Its file stays as it is: the range is that file, tables and all.
+            true => layout.withdraw(name),
+            false => layout.release(name, wipe),
+        };
         for (of, section) in &detached {
             layout.set_settings(of, section);
         }

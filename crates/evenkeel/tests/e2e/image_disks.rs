@@ -10,6 +10,7 @@ use crate::guest::{Guest, pattern};
 use crate::harness::{Home, errors, evenkeel};
 use crate::keeper::kept_with;
 use images::{DiskImage, ImageFormat, Sink, Source};
+use serde_json::json;
 
 const MIB: u64 = 1 << 20;
 const SIZE_BYTES: usize = 8 << 20;
@@ -104,7 +105,19 @@ fn a_disk_is_a_qcow2_file() {
     home.load("other", "--rw randwrite --bs 4k --iodepth 8 --runtime 1s --verify").expect_clean();
     let told = refused(&home, "create more --size 8MiB");
     assert!(told.contains("has no `image`"), "{told}");
+    // A disk that leaves leaves its image as it is.
+    let before = fs::read(&other).unwrap();
+    let rest = FILE.split("[[tenant]]\nname = \"other\"").next().unwrap();
+    let file = home.configure(rest);
+    let mut apply = evenkeel();
+    apply.arg("apply").arg(file).arg("--yes").env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock"));
+    let output = apply.output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(listed(&home, &["disk", "list", "--json"]).len(), 1);
+    let drive = listed(&home, &["drive", "list", "--json"]);
+    assert_eq!((&drive[0]["wiping_bytes"], &drive[0]["free_bytes"]), (&json!(0), &json!(0)));
     daemon.stop();
+    assert!(fs::read(&other).unwrap() == before, "the image of a disk that has left");
     assert!(content(&vm, &[]) == expected);
     assert!(content(&other, &[]).iter().any(|byte| *byte != 0));
 }
