@@ -151,7 +151,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 26] = [
+    let parts: [(&str, Part); 29] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("beside SPDK's targets", spdk_targets::throughput),
@@ -178,6 +178,9 @@ pub fn run(options: &Options) -> Result<()> {
         ("images: first writes", images::thin::first_writes),
         ("images: clones", images::clones::of_one_template),
         ("images: import", images::import::from_qcow2),
+        ("images: qcow2 beside a storage daemon", images::qcow2::beside_storage_daemon),
+        ("images: qcow2 beside a range, in memory", images::qcow2::beside_range_in_memory),
+        ("images: qcow2 beside a range, on disk", images::qcow2::beside_range_on_disk),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

@@ -142,7 +142,7 @@ fn whole(socket: &Path, rw: &str) -> Result<()> {
 
 /// One run of our load generator.
 pub struct Run {
-    /// Reads per second, of all queues.
+    /// Commands per second, of all queues.
     pub iops: f64,
     /// Mean latency in microseconds.
     pub mean_us: f64,
@@ -162,7 +162,8 @@ pub fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     load_blocks(socket, ("randread", "4k"), seconds, options)
 }
 
-/// As [`load_with()`], with other commands: `randread` or `randwrite`, and their size. Writes are counted as reads are.
+/// As [`load_with()`], with other commands: `randread`, `randwrite` or `randrw`, and their size. Latencies are those of
+/// the reads, if there are any.
 pub fn load_blocks(socket: &Path, (rw, bs): (&str, &str), seconds: u64, options: &[&str]) -> Result<Run> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
@@ -182,17 +183,18 @@ pub fn load_blocks(socket: &Path, (rw, bs): (&str, &str), seconds: u64, options:
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).context("the load generator's JSON")?;
     let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).context("no jobs in the JSON")?;
     let side = if rw == "randwrite" { "write" } else { "read" };
-    let sum = |value: &dyn Fn(&serde_json::Value) -> Option<f64>| {
+    let sum = |side: &str, value: &dyn Fn(&serde_json::Value) -> Option<f64>| {
         let values: Option<Vec<f64>> = jobs.iter().map(|job| value(&job[side])).collect();
         Ok::<f64, anyhow::Error>(values.context("a figure is missing in the load generator's JSON")?.iter().sum())
     };
-    let mean_ns = sum(&|side| side["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
+    let mean_ns = sum(side, &|side| side["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
     let worst_us = |percentile: &str| {
         let each_ns = jobs.iter().filter_map(|job| job[side]["lat_ns"]["percentile"][percentile].as_f64());
         each_ns.fold(0.0, f64::max) / 1000.0
     };
+    let rates = [sum("read", &|side| side["iops"].as_f64())?, sum("write", &|side| side["iops"].as_f64())?];
     Ok(Run {
-        iops: sum(&|side| side["iops"].as_f64())?,
+        iops: rates.into_iter().sum(),
         mean_us: mean_ns / 1000.0,
         p50_us: worst_us("50.000000"),
         p95_us: worst_us("95.000000"),
@@ -200,15 +202,15 @@ pub fn load_blocks(socket: &Path, (rw, bs): (&str, &str), seconds: u64, options:
     })
 }
 
-/// As [`load()`] on `queues` queues, and the percentage of a core that the server `pid` took meanwhile. The client
+/// Commands of 4 KiB as in [`load_blocks()`], on queues of a depth, and the percentage of a core that the server `pid` took meanwhile. The client
 /// never gives its core away: it has one to itself.
-pub fn load_and_cost(socket: &Path, pid: u32, (queues, depth): (u32, u32), seconds: u64) -> Result<(Run, f64)> {
+pub fn load_and_cost(socket: &Path, pid: u32, rw: &str, shape: (u32, u32), seconds: u64) -> Result<(Run, f64)> {
     // Past connecting and the ramp, and not into the end.
     const MARGIN: Duration = Duration::from_millis(800);
-    let (queues, depth) = (queues.to_string(), depth.to_string());
+    let (queues, depth) = (shape.0.to_string(), shape.1.to_string());
     std::thread::scope(|scope| {
         let options = ["--iodepth", &depth, "--numjobs", &queues];
-        let run = scope.spawn(move || load_with(socket, seconds, &options));
+        let run = scope.spawn(move || load_blocks(socket, (rw, "4k"), seconds, &options));
         std::thread::sleep(MARGIN);
         let (before, start) = (cpu_seconds(pid)?, Instant::now());
         std::thread::sleep(Duration::from_secs(seconds).saturating_sub(MARGIN / 2));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::server::{DAEMON_CPU, Run, Server, evenkeel, fill, load_and_cost, tenant};
 use super::storage_daemon::StorageDaemon;
-use crate::guest::daemon::host_key;
+use crate::guest::{self, daemon::host_key};
 
 /// Queues, and commands in flight on each.
 pub type Shape = (u32, u32);
@@ -60,6 +60,28 @@ impl Side {
         Self { _drive: Some(drive), ..side }.filled()
     }
 
+    /// Our daemon on a directory, with a disk that is a new image in it.
+    pub fn ours_with_qcow2(title: &str, mode: &str, drive: ScratchDrive) -> Result<Self> {
+        let image = drive.qcow2()?;
+        let sections = format!(
+            "[[drive]]\nname = \"images\"\nbackend = \"directory\"\npath = {:?}\n[policy]\nname = \"passthrough\"\n\
+             [pollers]\ncpus = [{DAEMON_CPU}]\n{}image = {:?}\n",
+            drive.directory,
+            vhost_tenant(mode),
+            image.file_name().unwrap_or_default()
+        );
+        let running = Running::Ours(Server::serve(&evenkeel(), &sections)?);
+        Self { title: format!("{title}, {mode}"), running, _drive: Some(drive) }.filled()
+    }
+
+    /// The peer on such an image, with the file's `options`.
+    pub fn theirs_with_qcow2(title: &str, options: &str, drive: ScratchDrive) -> Result<Self> {
+        let file = drive.qcow2()?;
+        let side =
+            Self::theirs(title, &format!("driver=qcow2,file.driver=file,file.filename={},{options}", file.display()))?;
+        Self { _drive: Some(drive), ..side }.filled()
+    }
+
     /// Our daemon on a file, with an encrypted disk.
     pub fn ours_encrypted(title: &str, drive: ScratchDrive) -> Result<Self> {
         let key = host_key(&drive.directory)?;
@@ -85,13 +107,18 @@ impl Side {
         Ok(self)
     }
 
-    /// One run of the client, and the server's CPU in percent of a core.
+    /// One run of random reads, and the server's CPU in percent of a core.
     pub fn measure(&self, shape: Shape, seconds: u64) -> Result<(Run, f64)> {
+        self.measure_as("randread", shape, seconds)
+    }
+
+    /// As [`measure`](Self::measure), with `randread`, `randwrite` or `randrw`.
+    pub fn measure_as(&self, rw: &str, shape: Shape, seconds: u64) -> Result<(Run, f64)> {
         let pid = match &self.running {
             Running::Ours(server) => server.pid(),
             Running::Theirs(daemon) => daemon.pid(),
         };
-        load_and_cost(&self.socket(), pid, shape, seconds).with_context(|| self.title.clone())
+        load_and_cost(&self.socket(), pid, rw, shape, seconds).with_context(|| self.title.clone())
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -141,6 +168,17 @@ impl ScratchDrive {
     /// Where it is; gone with it.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// A new image beside it, as large as a tenant's disk, empty.
+    fn qcow2(&self) -> Result<PathBuf> {
+        let image = self.directory.join("disk.qcow2");
+        let mut tool = guest::image_tool().context("there is no qemu-img: `cargo xtask guest-prepare`")?;
+        let made = tool.args(["create", "-q", "-f", "qcow2"]).arg(&image).arg("2G").output()?;
+        if !made.status.success() {
+            bail!("qemu-img: {}", String::from_utf8_lossy(&made.stderr).trim());
+        }
+        Ok(image)
     }
 
     fn path(&self) -> &Path {

@@ -2,5 +2,6 @@
 
 pub mod clones;
 pub mod import;
+pub mod qcow2;
 mod strides;
 pub mod thin;
