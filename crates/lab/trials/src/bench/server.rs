@@ -202,8 +202,8 @@ pub fn load_blocks(socket: &Path, (rw, bs): (&str, &str), seconds: u64, options:
     })
 }
 
-/// Commands of 4 KiB as in [`load_blocks()`], on queues of a depth, and the percentage of a core that the server `pid` took meanwhile. The client
-/// never gives its core away: it has one to itself.
+/// Commands of 4 KiB as in [`load_blocks()`], on queues of a depth, and the percentage of a core that the server `pid`
+/// took meanwhile. The client never gives its core away: it has one to itself.
 pub fn load_and_cost(socket: &Path, pid: u32, rw: &str, shape: (u32, u32), seconds: u64) -> Result<(Run, f64)> {
     // Past connecting and the ramp, and not into the end.
     const MARGIN: Duration = Duration::from_millis(800);
