@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::Items;
 use config::{Backend, Config, Drives, HWQ_DEPTH, KeySource};
 use promises::forecasts::Forecasts;
@@ -36,8 +36,22 @@ pub fn run(args: &Args) -> Result<()> {
         drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     })?;
     ready::refuse(&ready)?;
+    try_images(&ready)?;
     try_rings(&ready)?;
     try_host_key(&ready)
+}
+
+/// Reads the tables of images that are disks. Those that a daemon serves now were read when it started.
+fn try_images(ready: &[Ready]) -> Result<()> {
+    for tenant in ready.iter().flat_map(|ready| &ready.prepared.config.tenants) {
+        let Some(image) = tenant.image.as_ref().filter(|image| !images::is_in_use(&image.path)) else { continue };
+        let size_bytes = images::DiskImage::check(&image.path, &image.backing);
+        let size_bytes = size_bytes.with_context(|| format!("tenant {:?}", tenant.name))?;
+        if let Some(wrong) = config::wrong_image_size(tenant, size_bytes) {
+            bail!(wrong);
+        }
+    }
+    Ok(())
 }
 
 /// Reads the host key, if the file names one.

@@ -25,6 +25,9 @@ use crate::uring::Uring;
 const IN_USE_TRIES: u32 = 250;
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
+/// The smallest block of guests.
+const SECTOR_BYTES: u64 = 512;
+
 /// What a path should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -197,13 +200,14 @@ impl UringDrive {
     }
 
     /// Files that are open for reading, and maybe for writing, each in a [window](WINDOW_BYTES) of the drive's
-    /// addresses: the first one, and the following ones. `None`: the window is empty.
+    /// addresses: the first one, and the following ones. `None`: the window is empty. Commands may be multiples of 512
+    /// bytes: data goes through the page cache where it could bypass that in larger blocks only.
     ///
     /// # Errors
     /// The system's.
     pub fn in_windows(first: (File, PathBuf), more: Vec<Option<(File, PathBuf)>>) -> Result<Self, OpenError> {
         let size_bytes = WINDOW_BYTES * (more.len() as u64 + 1);
-        let examine = |(file, path): (File, PathBuf)| Self::examine(&path, Kind::File, file, None);
+        let examine = |(file, path): (File, PathBuf)| Self::examine(&path, Kind::File, file, None)?.in_sectors();
         let mut all = examine(first)?;
         let mut files = Vec::with_capacity(more.len());
         for one in more {
@@ -363,6 +367,18 @@ impl Opened {
             can_zero: AtomicBool::new(true),
             bounced_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// The file takes commands of any number of 512 bytes.
+    fn in_sectors(self) -> Result<Self, OpenError> {
+        if self.block_bytes <= SECTOR_BYTES {
+            return Ok(self);
+        }
+        let file = self.files.first();
+        let cached = fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags - OFlags::DIRECT));
+        let os = |source| OpenError::Os { action: "open", path: self.path.clone(), source };
+        cached.map_err(os)?;
+        Ok(Self { block_bytes: 1, physical_block_bytes: 1, memory_align: 1, direct: false, ..self })
     }
 
     /// Failed flushes of the file that a command is for.

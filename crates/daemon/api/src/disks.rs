@@ -313,6 +313,9 @@ pub struct Disk {
     /// Bytes of the pool that a thin disk has, shared ones included. Absent: the disk is not thin.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pool_bytes: Option<u64>,
+    /// The file that the disk is, on a drive that is a directory of images.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub image: Option<String>,
     /// What a thin disk held at earlier times, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub snapshots: Vec<DiskSnapshot>,

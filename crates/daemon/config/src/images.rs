@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
+use io_model::units::Size;
 use toml::Spanned;
 
-use crate::TENANTS_MAX;
-use crate::config::{Backend, Config, Image};
+use crate::config::{Backend, Config, Image, Tenant};
 use crate::draft::{Draft, TenantDraft};
 use crate::keys::tenant;
 use crate::problem::Sink;
 use crate::section::Section;
 use crate::values::Encryption;
+use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
 
 /// Addresses of a drive for one disk and the files that it builds on: eight windows of 16 TiB.
 const STEP_BYTES: u64 = 1 << 47;
@@ -76,7 +77,8 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
             (None, true) => {
                 let what =
                     format!("tenant {:?} has no `image`, and its drive is a directory of images", name.get_ref());
-                sink.at(&draft.span, what, "add image = \"vm.qcow2\", or another `drive`");
+                let remedy = "add image = \"vm.qcow2\" to its section in the configuration file, or name another drive";
+                sink.at(&draft.span, what, remedy);
             }
             (Some(_), false) => {
                 let what = format!("tenant {:?} has an `image`, and its drive is no directory", name.get_ref());
@@ -98,6 +100,24 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
         let what = format!("namespace {:?} is on a drive that is a directory of images", name.get_ref());
         sink.at(&Spanned::span(name), what, "put it on another drive");
     }
+}
+
+/// What is wrong with the size of an image for its tenant, and what to do.
+pub fn wrong_image_size(tenant: &Tenant, image_bytes: u64) -> Option<String> {
+    let (wanted, found) = (tenant.size, Size(image_bytes));
+    if wanted == found {
+        return None;
+    }
+    let remedy = match found.round_up(RANGE_STEP_BYTES) {
+        Some(whole) if whole != found => {
+            format!(
+                "disks are multiples of 4 KiB: run `qemu-img resize IMAGE {}`, and write size = \"{whole}\"",
+                whole.0
+            )
+        }
+        _ => format!("write size = \"{found}\""),
+    };
+    Some(format!("tenant {:?} has a size of {wanted}, and its image one of {found}; {remedy}", tenant.name))
 }
 
 /// Size of a drive that is no file and no device.

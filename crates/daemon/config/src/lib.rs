@@ -94,7 +94,7 @@ pub use host::{
     AllowedCpus, Content, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Node, Survey, content_of, drive_id,
     in_use, layout_of_nvme, mark_image, nvme_character_device,
 };
-pub use images::base_bytes as image_base_bytes;
+pub use images::{base_bytes as image_base_bytes, wrong_image_size};
 pub use keys::{MAX_VIRTQUEUES_BY_PRIORITY, STATE_DIR, SettingLine, sections as settings_sections};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;

@@ -393,7 +393,11 @@ impl fmt::Display for Summary {
             device.backend,
             device.path.as_deref().unwrap_or(if device.profile_assumed { "drive" } else { &device.profile })
         )?;
-        writeln!(f, ", {} ({} free)", Size(device.size_bytes), Size(self.free_bytes))?;
+        match device.backend {
+            // What its file system has left is no room of the drive's.
+            "directory" => writeln!(f, ", {} in images", Size(device.size_bytes))?,
+            _ => writeln!(f, ", {} ({} free)", Size(device.size_bytes), Size(self.free_bytes))?,
+        }
         if device.profile_assumed {
             writeln!(
                 f,

@@ -500,6 +500,7 @@ impl ServedDrive {
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             pool_bytes: placement.and_then(|it| self.pool.as_ref()?.bytes_of(it.thin.as_ref()?.map)),
+            image: tenant.image.as_ref().map(|image| image.path.display().to_string()),
             snapshots: self.describe_snapshots(placement.and_then(|it| it.thin.as_ref())),
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),

@@ -3,10 +3,10 @@
 //! They are opened at the start, before rights are dropped. Their files say where their data is, so the layout of such
 //! a drive is kept nowhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use api::{DiskError, Reason};
 use config::Tenant;
 use io_model::PieceMap;
@@ -15,37 +15,51 @@ use runtime::image_disk::{ImageDisk, OpenedImage, Wish};
 
 /// A drive's disks that are images, by name.
 #[derive(Default)]
-pub(crate) struct ImageDisks(BTreeMap<String, ImageDisk>);
+pub(crate) struct ImageDisks {
+    disks: BTreeMap<String, ImageDisk>,
+    /// Disks of images that can't be opened. They are not served.
+    missing: BTreeSet<String>,
+}
 
 impl ImageDisks {
-    /// Starts what changes images. Comes before any disk is served.
-    ///
-    /// # Errors
-    /// An image's tables can't be read.
-    pub fn start(&mut self, images: Vec<OpenedImage>, teller: &Teller) -> Result<()> {
+    /// Starts what changes images. Comes before any disk is served. Images that could not be opened are told of.
+    pub fn start(&mut self, images: Vec<OpenedImage>, teller: &Teller) {
         for image in images {
-            let (name, of_disk, teller) = (image.tenant.clone(), image.tenant.clone(), teller.clone());
+            let (name, of_disk, to_owner) = (image.tenant.clone(), image.tenant.clone(), teller.clone());
             let started = image.start(move |wish| {
-                teller.tell(match wish {
+                to_owner.tell(match wish {
                     Wish::Quiet(witness) => Happening::Quiet(witness),
-                    Wish::Failed(why) => Happening::ImageFailed(of_disk.clone(), why),
+                    Wish::Failed(why) => {
+                        let what = format!("its image can't be changed: {why}; commands that need new clusters fail");
+                        Happening::ImageFailed(of_disk.clone(), what)
+                    }
                 });
             });
-            let started = started.with_context(|| format!("tenant {name}: its image can't be read"))?;
-            self.0.insert(name, started);
+            match started {
+                Ok(disk) => drop(self.disks.insert(name, disk)),
+                Err(why) => {
+                    let what = format!("it is not served until the daemon starts again: {why}");
+                    teller.tell(Happening::ImageFailed(name.clone(), what));
+                    self.missing.insert(name);
+                }
+            }
         }
-        Ok(())
+    }
+
+    /// Whether a disk is an image that can't be opened.
+    pub fn is_missing(&self, name: &str) -> bool {
+        self.missing.contains(name)
     }
 
     /// What pollers read of a disk. `None`: it is no image.
     pub fn map(&self, name: &str) -> Option<Arc<PieceMap>> {
-        self.0.get(name).map(ImageDisk::map)
+        self.disks.get(name).map(ImageDisk::map)
     }
 
     /// # Errors
     /// The disk is an image that was not opened at the start.
     pub fn refuse_unopened(&self, tenant: &Tenant) -> Result<()> {
-        if tenant.image.is_none() || self.0.contains_key(&tenant.name) {
+        if tenant.image.is_none() || self.disks.contains_key(&tenant.name) || self.is_missing(&tenant.name) {
             return Ok(());
         }
         let title = format!("disk {:?} is an image, and images are opened when the daemon starts", tenant.name);
@@ -55,7 +69,7 @@ impl ImageDisks {
     /// # Errors
     /// The disk is an image, which has its own size.
     pub fn refuse_to_grow(&self, name: &str) -> Result<(), DiskError> {
-        if !self.0.contains_key(name) {
+        if !self.disks.contains_key(name) && !self.is_missing(name) {
             return Ok(());
         }
         let title = format!("disk {name:?} is an image, and its size is the image's");
@@ -65,6 +79,6 @@ impl ImageDisks {
 
     /// The daemon ends, and no poller is left.
     pub fn stop(&mut self) {
-        std::mem::take(&mut self.0).into_values().for_each(ImageDisk::stop);
+        std::mem::take(&mut self.disks).into_values().for_each(ImageDisk::stop);
     }
 }

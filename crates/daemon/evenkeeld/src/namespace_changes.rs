@@ -169,6 +169,7 @@ impl ServedDrive {
             size_bytes: placement.map_or(namespace.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             pool_bytes: None,
+            image: None,
             snapshots: Vec::new(),
             lba_bytes: placement.map_or(namespace.lba_bytes, |it| it.lba_bytes),
             frontend: NAMESPACE.to_owned(),

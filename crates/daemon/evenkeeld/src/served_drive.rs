@@ -199,7 +199,7 @@ impl ServedDrive {
         self.read_changes();
         let parts = self.pollers.open_planned(&config, &self.policy)?;
         self.open_pool()?;
-        self.images.start(self.pollers.take_images(), &self.teller)?;
+        self.images.start(self.pollers.take_images(), &self.teller);
         let begin = |(tenant, parts): (&Tenant, Vec<Part>)| {
             let id = self.create(tenant.into(), None)?;
             self.begin_to_add(id, tenant.clone(), &config, parts).map(|()| id)
@@ -242,8 +242,8 @@ impl ServedDrive {
         }
     }
 
-    fn image_fails(&self, name: &str, why: &str) {
-        let line = format!("{name}: its image can't be changed: {why}; commands that need new clusters fail");
+    fn image_fails(&self, name: &str, what: &str) {
+        let line = format!("{name}: {what}");
         (self.around.sink)(Level::Warn.of_tenant(name), &line);
         self.events.tell(EventKind::DriveFailing, Some(name), Some(line));
     }
@@ -483,7 +483,7 @@ impl ServedDrive {
     /// A disk without its key waits for it.
     pub(crate) fn connect(&mut self, id: TenantId, ready: Ready) -> Result<()> {
         let placement = self.tenants.get(&id).and_then(|live| self.state.placement(&live.tenant.name));
-        if placement.is_some_and(|it| self.disk_keys.is_locked(it)) {
+        if placement.is_some_and(|it| self.disk_keys.is_locked(it) || self.images.is_missing(&it.name)) {
             self.locked.insert(id, ready);
             return Ok(());
         }

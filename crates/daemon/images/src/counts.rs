@@ -22,13 +22,28 @@ const CLUSTERS_MAX: u64 = 1 << 28;
 /// # Errors
 /// Counts are too low, two tables refer to one cluster, or the image has what a disk can't be written with.
 pub fn mend(file: &File) -> Result<(), Fault> {
+    compare_all(file, true)
+}
+
+/// As [`mend`], and changes nothing.
+///
+/// # Errors
+/// As there.
+pub fn check(file: &File) -> Result<(), Fault> {
+    compare_all(file, false)
+}
+
+fn compare_all(file: &File, mends: bool) -> Result<(), Fault> {
     let image = Image::of(file)?;
     let header = Header::read(&image)?;
     refuse_unwritable(&header, &image)?;
     let mut uses = Uses::new(&header, &image);
     let blocks = count(&header, &image, &mut uses)?;
     for (number, at) in blocks {
-        compare(&header, &image, file, (number, at), &mut uses)?;
+        let lower = compare(&header, &image, (number, at), &mut uses)?;
+        if let Some(block) = lower.filter(|_| mends) {
+            file.write_all_at(&block, at)?;
+        }
     }
     match uses.counts.iter().position(|count| *count > 0) {
         Some(cluster) => Err(too_low(cluster as u64 * header.cluster_bytes())),
@@ -42,7 +57,7 @@ fn refuse_unwritable(header: &Header, image: &Image<'_>) -> Result<(), Fault> {
         (header.version == 2, "it is of version 2", AMEND),
         (header.snapshots > 0, "it has snapshots within it", CONVERT),
         (header.autoclear & BITMAPS != 0, "it has dirty bitmaps", "remove them by `qemu-img bitmap --remove`"),
-        (!(3..=6).contains(&header.count_order), "its reference counts have less than 8 bits", CONVERT),
+        (!(3..=6).contains(&header.count_order), "its reference counts have less than 8 bits (refcount_bits)", CONVERT),
         (image.len_bytes() >> header.cluster_bits >= CLUSTERS_MAX, "it has too many clusters", CONVERT),
     ];
     match refused.iter().find(|(is_refused, ..)| *is_refused) {
@@ -128,14 +143,13 @@ fn count(header: &Header, image: &Image<'_>, uses: &mut Uses) -> Result<Vec<(u64
     Ok(blocks)
 }
 
-/// Compares a block of counts with what is in use. Lowers counts that are too high.
+/// Compares a block of counts with what is in use. Returns what it should be, if counts are too high.
 fn compare(
     header: &Header,
     image: &Image<'_>,
-    file: &File,
     (number, at): (u64, u64),
     uses: &mut Uses,
-) -> Result<(), Fault> {
+) -> Result<Option<Vec<u8>>, Fault> {
     let mut block = vec![0; header.cluster_bytes() as usize];
     image.read(&mut block, at, "a block of reference counts")?;
     let count_bytes = 1 << (header.count_order - 3);
@@ -153,8 +167,5 @@ fn compare(
             is_changed = true;
         }
     }
-    if is_changed {
-        file.write_all_at(&block, at)?;
-    }
-    Ok(())
+    Ok(is_changed.then_some(block))
 }

@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::opened::{Opened, Use};
 use crate::source::{open_gated, storage};
-use crate::{CONVERT, Fault, ImageError, counts};
+use crate::{Fault, ImageError, counts};
 
 /// Smaller clusters would make a map that is too large. It is the size that `qemu-img` gives.
 const CLUSTER_BYTES_MIN: u64 = 64 << 10;
@@ -49,10 +49,23 @@ impl DiskImage {
     /// It is no such image, is damaged or in use, has what a disk can't be written with, or builds on files that were
     /// not named.
     pub fn open(path: &Path, named: &[PathBuf]) -> Result<Self, ImageError> {
-        let own = Opened::open(path, Use::Write)?;
+        Self::open_for(path, named, Use::Write)
+    }
+
+    /// Checks an image as [`open`](Self::open) does, and changes nothing. Returns its size.
+    ///
+    /// # Errors
+    /// As there. An image that is in use is one of them.
+    pub fn check(path: &Path, named: &[PathBuf]) -> Result<u64, ImageError> {
+        Self::open_for(path, named, Use::Copy).map(|disk| disk.size_bytes())
+    }
+
+    fn open_for(path: &Path, named: &[PathBuf], what_for: Use) -> Result<Self, ImageError> {
+        let own = Opened::open(path, what_for)?;
+        let is_written = what_for == Use::Write;
         let prepared = || -> Result<(ImageFile, u64), Fault> {
             crate::qcow2::check(&own.file)?;
-            counts::mend(&own.file)?;
+            if is_written { counts::mend(&own.file) } else { counts::check(&own.file) }?;
             let cluster_bytes = crate::qcow2::cluster_bytes(&own.file)?;
             if cluster_bytes < CLUSTER_BYTES_MIN {
                 let what = format!("its clusters have {cluster_bytes} bytes, and a disk's have 64 KiB to 2 MiB");
@@ -61,16 +74,16 @@ impl DiskImage {
                     "rewrite it by `qemu-img convert -O qcow2 -o cluster_size=64K IMAGE NEW`",
                 ));
             }
-            Ok((storage(&own, Use::Write)?, cluster_bytes))
+            Ok((storage(&own, what_for)?, cluster_bytes))
         };
         let (file, cluster_bytes) = prepared().map_err(|fault| fault.of(path))?;
         let (access, opened) = open_gated(own, Use::Read, named, |mut gate| {
-            gate.open_format(Qcow2::<ImageFile>::builder(file).write(true))
+            gate.open_format(Qcow2::<ImageFile>::builder(file).write(is_written))
         })?;
         let disk = Self { access, opened, cluster_bytes };
         if !disk.size_bytes().is_multiple_of(512) || disk.size_bytes() == 0 {
             let what = format!("its size of {} bytes is no multiple of 512", disk.size_bytes());
-            return Err(Fault::new(what, CONVERT).of(path));
+            return Err(Fault::new(what, "resize it by `qemu-img resize`").of(path));
         }
         Ok(disk)
     }

@@ -30,6 +30,7 @@ use std::path::Path;
 
 pub use disk::{Cluster, DiskImage};
 pub use format::ImageFormat;
+pub use opened::is_in_use;
 pub use sink::Sink;
 pub use source::Source;
 

@@ -23,6 +23,9 @@ const WRITE_PERMISSION_BYTE: libc::off_t = 100 + 1;
 /// (RAW_LOCK_SHARED_BASE; `BLK_PERM_WRITE`, `BLK_PERM_RESIZE`).
 const NOBODY_ELSE_WRITES: [libc::off_t; 2] = [200 + 1, 200 + 3];
 
+const DAEMONS_PATH: &str = "check the path, and let the daemon's user ([daemon] user) read and write the file: \
+                            `chown USER FILE`";
+
 /// How often, and after which pause, a lock that another process has is tried again: five seconds in all.
 const IN_USE_TRIES: u32 = if cfg!(test) { 2 } else { 250 };
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
@@ -68,7 +71,11 @@ impl Opened {
             }
             Ok(Self { path: path.to_owned(), file, metadata })
         };
-        opened().map_err(|fault| fault.of(path))
+        let whose = |fault: Fault| match what_for {
+            Use::Write if fault.remedy == PATH => Fault { remedy: DAEMONS_PATH, ..fault },
+            _ => fault,
+        };
+        opened().map_err(|fault| whose(fault).of(path))
     }
 
     /// The file again, for its tables. What moves a disk's data has another description, which may bypass the cache.
@@ -152,6 +159,11 @@ pub(crate) fn read_at(file: &File, data: &mut [u8], offset_bytes: u64) -> io::Re
         }
     }
     Ok(len)
+}
+
+/// Whether another process may write to a file: a daemon or a QEMU.
+pub fn is_in_use(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| refuse_writers(&file).is_err())
 }
 
 /// The error of a file that is to be there, named by the operator.

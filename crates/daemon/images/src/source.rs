@@ -177,10 +177,13 @@ impl Gate<'_> {
                 Use::Copy => ("--backing", "if it is the right file, add --backing FILE"),
                 _ => ("image_backing", "if it is the right file, add image_backing = [\"FILE\"] to the disk"),
             };
-            Fault::new(format!("it builds on {what}, which was not named by {key}, or builds on itself"), remedy)
-                .of(&own)
+            Fault::new(format!("it builds on {what}, which was not named by {key}"), remedy).of(&own)
         };
         let path = path.ok_or_else(refused)?.canonicalize().map_err(|_| refused())?;
+        let is_open = |opened: &Opened| opened.path.canonicalize().is_ok_and(|its| its == path);
+        if files.opened.iter().any(is_open) {
+            return Err(Fault::new(format!("{} builds on itself", path.display()), CHECK).of(&own));
+        }
         let at = files.named.iter().position(|named| *named == path).ok_or_else(refused)?;
         files.named.swap_remove(at);
         if files.opened.len() == FILES_MAX {

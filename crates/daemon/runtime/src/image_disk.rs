@@ -23,8 +23,9 @@ pub struct OpenedImage {
     /// The tenant's name.
     pub tenant: String,
     /// Where its file is in the drive's addresses.
-    pub base_bytes: u64,
-    pub(crate) image: DiskImage,
+    pub(crate) base_bytes: u64,
+    /// Or why it can't be opened.
+    pub(crate) image: Result<DiskImage, String>,
 }
 
 /// What is wanted of others. None of the calls may wait.
@@ -52,9 +53,10 @@ impl OpenedImage {
     /// Reads where all clusters are, and starts the thread. `wish` takes what the thread wants.
     ///
     /// # Errors
-    /// The image's tables can't be read, or the kernel has no thread left.
+    /// It can't be opened, its tables can't be read, or the kernel has no thread left.
     pub fn start(self, wish: impl Fn(Wish) + Send + 'static) -> io::Result<ImageDisk> {
         let Self { tenant, base_bytes, image } = self;
+        let image = image.map_err(io::Error::other)?;
         let (orders, received) = channel();
         let to_thread = orders.clone();
         let ask = move |ask: Ask| {

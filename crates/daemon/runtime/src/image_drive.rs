@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use backend_uring::{Uring, UringDrive, WINDOW_BYTES};
-use config::{Config, RANGE_STEP_BYTES, Tenant};
+use config::{Config, Image, RANGE_STEP_BYTES, Tenant};
 use images::{DiskImage, ImageError};
-use io_model::units::Size;
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::drive_trait::{Drive, Facts};
 use crate::image_disk::OpenedImage;
@@ -22,44 +22,51 @@ pub(crate) struct ImageDrive {
 }
 
 impl ImageDrive {
-    /// Opens the images of a drive's tenants, and reads where their clusters are.
+    /// Opens the images of a drive's tenants, and reads where their clusters are. An image that can't be opened is left
+    /// out if the drive may be missing.
     ///
     /// # Errors
-    /// One of them can't be opened, has another size than its tenant, or there is none.
+    /// One of them can't be opened, or has another size than its tenant.
     pub fn open(config: &Config) -> Result<Self> {
         let mut windows: Vec<Option<(File, PathBuf)>> = Vec::new();
         let mut images = Vec::new();
         for (number, tenant) in config.tenants.iter().enumerate() {
             let Some(wanted) = &tenant.image else { continue };
             let base_bytes = config::image_base_bytes(number);
-            let image = DiskImage::open(&wanted.path, &wanted.backing).map_err(|error| told(tenant, error))?;
-            refuse_size(tenant, &image)?;
-            let files = image.files().context("no more files can be opened; raise LimitNOFILE= of the unit")?;
-            windows.resize_with((base_bytes / WINDOW_BYTES) as usize, || None);
-            windows.extend(files.into_iter().map(Some));
+            let image = match open_one(tenant, wanted) {
+                Err(error) if config.device.nofail => Err(format!("{error:#}")),
+                opened => Ok(opened?),
+            };
+            if let Ok(image) = &image {
+                let files = image.files().context("no more files can be opened; raise LimitNOFILE= of the unit")?;
+                windows.resize_with((base_bytes / WINDOW_BYTES) as usize, || None);
+                windows.extend(files.into_iter().map(Some));
+            }
             images.push(OpenedImage { tenant: tenant.name.clone(), base_bytes, image });
         }
         let mut windows = windows.into_iter();
-        let Some(first) = windows.next().flatten() else { bail!("the drive has no image: add a [[tenant]] with one") };
+        let first = windows.next().flatten().map_or_else(nothing, Ok)?;
         let files = UringDrive::in_windows(first, windows.collect())?;
         Ok(Self { files, images: Arc::new(Mutex::new(images)) })
     }
 }
 
-fn told(tenant: &Tenant, ImageError { title, remedy }: ImageError) -> anyhow::Error {
-    anyhow!("tenant {:?}: {title}; {remedy}", tenant.name)
+fn open_one(tenant: &Tenant, wanted: &Image) -> Result<DiskImage> {
+    let opened = DiskImage::open(&wanted.path, &wanted.backing);
+    let image =
+        opened.map_err(|ImageError { title, remedy }| anyhow!("tenant {:?}: {title}; {remedy}", tenant.name))?;
+    match config::wrong_image_size(tenant, image.size_bytes()) {
+        Some(wrong) => bail!(wrong),
+        None => Ok(image),
+    }
 }
 
-fn refuse_size(tenant: &Tenant, image: &DiskImage) -> Result<()> {
-    let (wanted, found) = (tenant.size, Size(image.size_bytes()));
-    if wanted == found {
-        return Ok(());
-    }
-    let remedy = match found.round_up(RANGE_STEP_BYTES) {
-        Some(whole) if whole != found => format!("make that {whole}: `qemu-img resize`, and write size = \"{whole}\""),
-        _ => format!("write size = \"{found}\""),
-    };
-    bail!("tenant {:?} has a size of {wanted}, and its image one of {found}; {remedy}", tenant.name)
+/// For the first window, which always has a file.
+fn nothing() -> Result<(File, PathBuf)> {
+    const NAME: &str = "no-image";
+    let file = File::from(memfd_create(NAME, MemfdFlags::CLOEXEC)?);
+    file.set_len(RANGE_STEP_BYTES)?;
+    Ok((file, PathBuf::from(NAME)))
 }
 
 impl Drive for ImageDrive {

@@ -94,10 +94,19 @@ pub(super) fn one(disk: &Disk) -> String {
     let lost = disk.lost_on_restart.as_ref().map(|why| format!("lost on a restart of the daemon: {why}\n"));
     let key: String = encrypted.into_iter().chain(locked).collect();
     let thin = disk.pool_bytes.map(|bytes| format!("thin: {} of the pool\n", Size(bytes))).unwrap_or_default();
+    let image = disk.image.as_ref().map(|image| format!("image: {}\n", table::shown(image))).unwrap_or_default();
     let snapshot =
         |it: &DiskSnapshot| format!("snapshot: {}@{}, {} of the pool\n", disk.name, it.name, Size(it.pool_bytes));
     let thin = disk.snapshots.iter().map(snapshot).fold(thin, |all, line| all + &line);
-    disks(std::slice::from_ref(disk)) + &thin + &served + &serial + &key + &lost.unwrap_or_default() + &group + &labels
+    disks(std::slice::from_ref(disk))
+        + &image
+        + &thin
+        + &served
+        + &serial
+        + &key
+        + &lost.unwrap_or_default()
+        + &group
+        + &labels
 }
 
 /// Disks of missing drives, one line per drive. Empty for users that may not see drives.

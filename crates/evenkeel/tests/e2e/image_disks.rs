@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::apply::listed;
-use crate::disks::refused;
+use crate::disks::{done, refused};
 use crate::guest::{Guest, pattern};
 use crate::harness::{Home, errors, evenkeel};
 use crate::keeper::kept_with;
@@ -209,6 +209,18 @@ fn images_that_can_not_be_disks_are_refused() {
         let told = start(&FILE.replacen(from, to, 1));
         assert!(told.contains(part), "{part}: {told}");
     }
+    // A damaged image keeps no other from being served, where the drive may be missing.
+    let whole = fs::read(home.path("other.qcow2")).unwrap();
+    fs::write(home.path("other.qcow2"), &whole[..70_000]).unwrap();
+    home.configure(&FILE.replace("\"directory\"\n", "\"directory\"\nnofail = true\n"));
+    let daemon = home.serve();
+    assert!(home.attach("vm").read(0, 1).unwrap() == [1; 512]);
+    daemon.wait_log("other: it is not served until the daemon starts again: tenant \"other\": can't use the image", 1);
+    assert_eq!(done(&home, "show vm")["image"], home.path("vm.qcow2").to_str().unwrap());
+    daemon.stop();
+    let output = evenkeel().arg("check").arg(home.config()).output().unwrap();
+    assert!(errors(&output).contains("its L1 table would be"), "{}", errors(&output));
+    fs::write(home.path("other.qcow2"), &whole).unwrap();
     // A count that is too low: the cluster would be given out again.
     let (file, sound) = (File::options().write(true).open(&vm).unwrap(), fs::read(&vm).unwrap());
     let number = |at: usize| u64::from_be_bytes(sound[at..at + 8].try_into().unwrap());
