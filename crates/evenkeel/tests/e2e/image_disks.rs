@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::apply::listed;
 use crate::disks::{done, refused};
 use crate::guest::{Guest, pattern};
-use crate::harness::{Home, errors, evenkeel};
+use crate::harness::{Home, errors, evenkeel, wait_for};
 use crate::keeper::kept_with;
 use images::{DiskImage, ImageFormat, Sink, Source};
 use serde_json::json;
@@ -113,7 +113,7 @@ fn a_disk_is_a_qcow2_file() {
     apply.arg("apply").arg(file).arg("--yes").env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock"));
     let output = apply.output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
-    assert_eq!(listed(&home, &["disk", "list", "--json"]).len(), 1);
+    wait_for("its end", || (listed(&home, &["disk", "list", "--json"]).len() == 1).then_some(()));
     let drive = listed(&home, &["drive", "list", "--json"]);
     assert_eq!((&drive[0]["wiping_bytes"], &drive[0]["free_bytes"]), (&json!(0), &json!(0)));
     daemon.stop();

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::disks::{done, refused};
-use crate::encryption::{config, host_key};
+use crate::encryption::{config, detached, host_key};
 use crate::guest::pattern;
 use crate::harness::{Home, errors, evenkeel, wait_for};
 
@@ -32,7 +32,11 @@ fn raw_image(home: &Home) -> Vec<u8> {
 pub fn read(home: &Home, name: &str) -> Vec<u8> {
     let mut guest = home.attach(name);
     let count = MIB as u32 / guest.ns.block_bytes;
-    (0..guest.ns.size_bytes() / MIB).flat_map(|at| guest.read(at * u64::from(count), count).unwrap()).collect()
+    let data =
+        (0..guest.ns.size_bytes() / MIB).flat_map(|at| guest.read(at * u64::from(count), count).unwrap()).collect();
+    drop(guest);
+    detached(home, name);
+    data
 }
 
 /// Data at another place, a lost tail, noise in the place of zeros, or an image with zeros in it.
@@ -56,6 +60,7 @@ fn an_image_becomes_a_disk_and_a_disk_an_image() {
     let noise = done(&home, "create noise --size 30MiB --encryption host");
     assert_eq!(noise["encryption"], "host");
     home.attach("noise").write(0, &pattern(4, MIB as usize)).unwrap();
+    detached(&home, "noise");
     done(&home, "delete noise --yes --wait");
     done(
         &home,
