@@ -194,12 +194,8 @@ pub(crate) fn file_name(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
 }
 
 pub(crate) fn file_names(value: &DeValue<'_>) -> Result<Vec<PathBuf>, Wrong> {
-    let wrong = |what: String| Wrong { what, remedy: "expected a list of paths such as [\"base.qcow2\"]".into() };
-    let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
-    let path = |item: &Spanned<DeValue<'_>>| {
-        file_name(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))
-    };
-    items.iter().map(path).collect()
+    let names = list(value, "expected a list of paths such as [\"base.qcow2\"]", file_name)?;
+    Ok(names.into_iter().map(Spanned::into_inner).collect())
 }
 
 /// A PCI function, in the kernel's words.
@@ -310,11 +306,7 @@ pub(crate) fn labels(value: &DeValue<'_>) -> Result<BTreeMap<String, String>, Wr
 pub(crate) fn program(value: &DeValue<'_>) -> Result<Vec<String>, Wrong> {
     let remedy = "expected a program and its arguments such as [\"/usr/bin/keyctl\", \"pipe\", \"%user:evenkeel\"]";
     let wrong = |what: String| Wrong { what, remedy: remedy.into() };
-    let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
-    let word = |item: &Spanned<DeValue<'_>>| {
-        text(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))
-    };
-    let words: Vec<String> = items.iter().map(word).collect::<Result<_, _>>()?;
+    let words: Vec<String> = list(value, remedy, text)?.into_iter().map(Spanned::into_inner).collect();
     match words.first() {
         Some(first) if first.starts_with('/') => Ok(words),
         Some(first) => Err(wrong(format!("starts with {first:?}, which is no path from /"))),
@@ -329,11 +321,20 @@ pub(crate) fn quoted(words: &Vec<String>) -> String {
 
 /// A list of tenants.
 pub(crate) fn names(value: &DeValue<'_>) -> Result<Vec<Spanned<String>>, Wrong> {
-    let wrong = |what: String| Wrong { what, remedy: "expected a list of tenants such as [\"db\", \"web\"]".into() };
+    list(value, "expected a list of tenants such as [\"db\", \"web\"]", text)
+}
+
+/// A list of values that `read` reads, each with its place. `remedy`: for what is no such list.
+fn list<T>(
+    value: &DeValue<'_>,
+    remedy: &str,
+    read: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
+) -> Result<Vec<Spanned<T>>, Wrong> {
+    let wrong = |what: String| Wrong { what, remedy: remedy.into() };
     let DeValue::Array(items) = value else { return Err(wrong("is not a list".into())) };
-    let name = |item: &Spanned<DeValue<'_>>| {
-        let name = text(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))?;
-        Ok(Spanned::new(item.span(), name))
+    let entry = |item: &Spanned<DeValue<'_>>| {
+        let entry = read(item.get_ref()).map_err(|found| wrong(format!("has an entry that {}", found.what)))?;
+        Ok(Spanned::new(item.span(), entry))
     };
-    items.iter().map(name).collect()
+    items.iter().map(entry).collect()
 }
