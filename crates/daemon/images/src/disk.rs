@@ -9,7 +9,6 @@ use std::ptr;
 
 use imago::file::File as ImageFile;
 use imago::format::builder::FormatDriverBuilder;
-use imago::format::gate::ImplicitOpenGate;
 use imago::qcow2::Qcow2;
 use imago::{FormatAccess, Mapping};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -77,8 +76,9 @@ impl DiskImage {
             Ok((storage(&own, what_for)?, cluster_bytes))
         };
         let (file, cluster_bytes) = prepared().map_err(|fault| fault.of(path))?;
-        let (access, opened) = open_gated(own, Use::Read, named, |mut gate| {
-            gate.open_format(Qcow2::<ImageFile>::builder(file).write(is_written))
+        // Its own tables are checked. The gate checks those of files that it builds on.
+        let (access, opened) = open_gated(own, Use::Read, named, |gate| {
+            Qcow2::<ImageFile>::builder(file).write(is_written).open(gate).map(FormatAccess::new)
         })?;
         let disk = Self { access, opened, cluster_bytes };
         if !disk.size_bytes().is_multiple_of(512) || disk.size_bytes() == 0 {
