@@ -3,7 +3,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Op, Place, TenantId};
+use io_model::{Command, Op, Outcome, Place, TenantId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -41,6 +41,17 @@ fn a_completion_that_comes_late_wakes_whoever_waits() {
     }
 }
 
+/// Sends a command, and waits for its end.
+fn outcome_of(uring: &mut Uring, command: Command, buf: IoBuf) -> Outcome {
+    uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
+    uring.kick();
+    let mut ended = None;
+    while ended.is_none() {
+        uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
+    }
+    ended.unwrap()
+}
+
 /// A pipe as the drive of one poller: it can't be made durable. The other's is a file, with the same memory of failures
 /// as if both were one.
 #[test]
@@ -58,14 +69,7 @@ fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
             Op::Flush => (place.flush(), IoBuf::default()),
             _ => (place.command(op, 0, 4096), IoBuf::owned(&memory)),
         };
-        let uring: &mut Uring = &mut pollers[poller];
-        uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
-        uring.kick();
-        let mut ended = None;
-        while ended.is_none() {
-            uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
-        }
-        ended.unwrap()
+        outcome_of(&mut pollers[poller], command, buf)
     };
     let (fails, file) = (0, 1);
     for tenant in [1, 2] {
@@ -99,13 +103,7 @@ fn each_file_has_the_commands_of_its_window() {
             _ => (place.command(op, 8192, 4096), IoBuf::owned(&memory)),
         };
         command.offset_bytes += window * WINDOW_BYTES;
-        uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
-        uring.kick();
-        let mut ended = None;
-        while ended.is_none() {
-            uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
-        }
-        ended.unwrap()
+        outcome_of(&mut uring, command, buf)
     };
     assert_eq!(run(Op::Write, 2), Ok(()));
     assert_eq!(run(Op::Flush, 2), Ok(()));
