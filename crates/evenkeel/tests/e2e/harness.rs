@@ -281,6 +281,16 @@ impl Load {
         self.expect_clean()
     }
 
+    /// As [`Load::stop`], of jobs with `--verify` that read: they found what they wrote. Jobs that only write check
+    /// nothing if they are stopped.
+    pub fn stop_verified(self) {
+        let report = self.stop();
+        for job in report["jobs"].as_array().unwrap() {
+            assert_eq!(job["verify"]["bad_blocks"], 0, "{report:#}");
+            assert!(job["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report:#}");
+        }
+    }
+
     /// SIGKILL, and waits until the kernel has taken it apart.
     pub fn kill(mut self) {
         let mut child = self.child.take().unwrap();
