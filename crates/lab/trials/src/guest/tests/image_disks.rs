@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::guest::daemon::Daemon;
 use crate::guest::lab::Lab;
-use crate::guest::tests::images::make_raw;
+use crate::guest::tests::images::{make_raw, qemu_img, run_qemu_img};
 
 /// The images: a name, and options of `qemu-img`. The last one is empty, and builds on the first one.
 const MADE: [(&str, &[&str]); 4] = [
@@ -63,17 +63,8 @@ struct Rig<'a> {
 }
 
 impl Rig<'_> {
-    fn tool(&self, arguments: &[&str]) -> Command {
-        let mut tool = self.lab.machine().images().image_tool();
-        tool.current_dir(&self.dir).args(arguments);
-        tool
-    }
-
     fn qemu(&self, arguments: &[&str]) -> Result<()> {
-        let output = self.tool(arguments).output()?;
-        let told = [output.stdout, output.stderr].concat();
-        ensure!(output.status.success(), "qemu-img {arguments:?}: {}", String::from_utf8_lossy(&told).trim());
-        Ok(())
+        run_qemu_img(self.lab, &self.dir, arguments)
     }
 
     fn each_image(&self, check: impl Fn(&str) -> Result<()>) -> Result<()> {
@@ -82,7 +73,7 @@ impl Rig<'_> {
 
     /// `qemu-img check` ends with 3 where clusters are counted that nothing refers to.
     fn is_sound_or_leaks(&self, image: &str) -> Result<()> {
-        let output = self.tool(&["check", image]).output()?;
+        let output = qemu_img(self.lab, &self.dir, &["check", image]).output()?;
         match output.status.code() {
             Some(0 | 3) => Ok(()),
             _ => bail!("{image} after a kill: {}", String::from_utf8_lossy(&output.stderr).trim()),

@@ -64,16 +64,11 @@ impl Rig<'_> {
     }
 
     fn tool(&self, arguments: &[&str]) -> Command {
-        let mut tool = self.lab.machine().images().image_tool();
-        tool.current_dir(&self.dir).args(arguments);
-        tool
+        qemu_img(self.lab, &self.dir, arguments)
     }
 
     fn qemu(&self, arguments: &[&str]) -> Result<()> {
-        let output = self.tool(arguments).output()?;
-        let told = [output.stdout, output.stderr].concat();
-        ensure!(output.status.success(), "qemu-img {arguments:?}: {}", String::from_utf8_lossy(&told).trim());
-        Ok(())
+        run_qemu_img(self.lab, &self.dir, arguments)
     }
 
     fn convert(&self, name: &str, options: &[&str]) -> Result<()> {
@@ -145,6 +140,22 @@ impl Rig<'_> {
         writer.kill().and_then(|()| writer.wait())?;
         refused
     }
+}
+
+/// `qemu-img`, to be run in `dir`.
+pub(super) fn qemu_img(lab: &Lab, dir: &Path, arguments: &[&str]) -> Command {
+    let mut tool = lab.machine().images().image_tool();
+    tool.current_dir(dir).args(arguments);
+    tool
+}
+
+/// # Errors
+/// What it says where it fails.
+pub(super) fn run_qemu_img(lab: &Lab, dir: &Path, arguments: &[&str]) -> Result<()> {
+    let output = qemu_img(lab, dir, arguments).output()?;
+    let told = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "qemu-img {arguments:?}: {}", String::from_utf8_lossy(&told).trim());
+    Ok(())
 }
 
 /// Data here and there, and at both ends.
