@@ -25,7 +25,7 @@ pub struct Usage {
 /// A volume with a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// `None`: the one that is there, or the default.
+    /// `None`: the volume keeps its file system; an empty volume gets the default.
     pub file_system: Option<FileSystem>,
     /// Options of `mount`.
     pub options: Vec<String>,
